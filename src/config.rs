@@ -1,0 +1,1 @@
+//! What the flags of `serve` mean.

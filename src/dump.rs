@@ -1,0 +1,1 @@
+//! Reading a data directory without a broker: `dump` and `verify`.

@@ -1,0 +1,205 @@
+//! Layout 2: the default.
+//!
+//! ```text
+//! at  0 magic CA FE | 2 version 82 | 3 crc u32 | 7 length u32 | 11 attributes u8 | 12 offset i64 | 20 timestamp i64
+//!    28 keyLen i32 | 32 key | valueLen i32 | value | headers where attributes has bit 0
+//! ```
+//!
+//! The CRC-32 (IEEE) covers everything behind it, the length included; the length counts everything behind itself.
+
+use crate::record::{Record, StoredRecord};
+
+use super::{DecodeError, EncodeError, EntryHead, MAGIC, Reason};
+
+/// The third byte: a versioned header, version 2.
+pub const VERSION: u8 = 0x82;
+/// Bytes of the fixed fields.
+pub const HEADER_BYTES: usize = 36;
+/// Bytes that [`head`] reads: up to and including the timestamp.
+pub const HEAD_BYTES: usize = 28;
+/// The longest entry: its position in a segment must fit 31 bits.
+pub const ENTRY_BYTES_MAX: usize = i32::MAX as usize;
+
+/// Where the bytes begin that the CRC covers.
+const CRC_FROM: usize = 7;
+/// Where the bytes begin that the length counts.
+const LENGTH_FROM: usize = 11;
+/// The smallest value of the length field: attributes, offset, timestamp and two lengths.
+const LENGTH_MIN: usize = HEADER_BYTES - LENGTH_FROM;
+/// The attribute bit that says that headers follow the value.
+const HAS_HEADERS: u8 = 1;
+/// Where keyLen stands.
+const KEY_LEN_AT: usize = 28;
+
+/// Bytes that [`encode`] would write.
+///
+/// # Errors
+/// Where the entry would be longer than [`ENTRY_BYTES_MAX`].
+pub fn encoded_len(record: &Record<'_>) -> Result<u32, EncodeError> {
+    let len = HEADER_BYTES + record.payload_bytes();
+    match u32::try_from(len) {
+        Ok(fits) if len <= ENTRY_BYTES_MAX => Ok(fits),
+        _ => Err(EncodeError::TooLong { field: "value", len, max: ENTRY_BYTES_MAX }),
+    }
+}
+
+/// Appends the record's bytes.
+///
+/// # Errors
+/// As [`encoded_len`]; `out` is then as it was.
+pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let len = encoded_len(record)?;
+    let start = out.len();
+    let mut fixed = [0_u8; KEY_LEN_AT];
+    let (magic, rest) = fixed.split_at_mut(2);
+    magic.copy_from_slice(&MAGIC);
+    // version, crc (filled in below), length, attributes, offset, timestamp
+    let [version, _, _, _, _, l0, l1, l2, l3, attributes, numbers @ ..] = rest else {
+        return Ok(());
+    };
+    *version = VERSION;
+    // The entry is at least HEADER_BYTES long.
+    [*l0, *l1, *l2, *l3] = (len - LENGTH_FROM as u32).to_be_bytes();
+    *attributes = if record.headers.is_empty() { 0 } else { HAS_HEADERS };
+    let (offset_at, timestamp_at) = numbers.split_at_mut(8);
+    offset_at.copy_from_slice(&offset.to_be_bytes());
+    timestamp_at.copy_from_slice(&record.timestamp.to_be_bytes());
+
+    out.reserve(len as usize);
+    out.extend_from_slice(&fixed);
+    for field in [record.key, record.value] {
+        let len = field.map_or(-1, |f| i32::try_from(f.len()).unwrap_or(i32::MAX));
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(field.unwrap_or_default());
+    }
+    out.extend_from_slice(record.headers);
+    if let Some(entry) = out.get_mut(start..) {
+        let crc = entry.get(CRC_FROM..).map_or(0, crc32fast::hash);
+        if let Some(place) = entry.get_mut(3..CRC_FROM) {
+            place.copy_from_slice(&crc.to_be_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// See [`super::Layout::head`].
+///
+/// # Errors
+/// See there.
+pub fn head(bytes: &[u8]) -> Result<EntryHead, DecodeError> {
+    let Some((fixed, _)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
+        return Err(begin(bytes).err().unwrap_or(DecodeError::Incomplete(HEAD_BYTES as u64)));
+    };
+    begin(fixed)?;
+    let [
+        _, _, _, _, _, _, _, l0, l1, l2, l3, _,
+        o0, o1, o2, o3, o4, o5, o6, o7,
+        t0, t1, t2, t3, t4, t5, t6, t7,
+    ] = *fixed;
+    let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+    if !(LENGTH_MIN..=ENTRY_BYTES_MAX - LENGTH_FROM).contains(&length) {
+        return Err(DecodeError::Corrupt(Reason::Length(length as i64)));
+    }
+    let offset = i64::from_be_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
+    Ok(EntryHead {
+        first_offset: offset,
+        last_offset: offset,
+        max_timestamp: i64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
+        length: u32::try_from(LENGTH_FROM + length).unwrap_or(u32::MAX),
+    })
+}
+
+/// See [`super::Layout::decode`].
+///
+/// # Errors
+/// See there.
+pub fn decode(bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), DecodeError> {
+    let (head, entry) = whole(bytes)?;
+    let (stored, computed) = crcs(entry);
+    if stored != computed {
+        return Err(DecodeError::Corrupt(Reason::Crc { stored, computed }));
+    }
+    fields(head, entry, true)
+}
+
+/// See [`super::Layout::decode_lenient`].
+///
+/// # Errors
+/// See there.
+pub fn decode_lenient(bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), DecodeError> {
+    let (head, entry) = whole(bytes)?;
+    let (stored, computed) = crcs(entry);
+    fields(head, entry, stored == computed)
+}
+
+fn whole(bytes: &[u8]) -> Result<(EntryHead, &[u8]), DecodeError> {
+    let head = head(bytes)?;
+    let entry = bytes
+        .get(..head.length as usize)
+        .ok_or(DecodeError::Incomplete(u64::from(head.length)))?;
+    Ok((head, entry))
+}
+
+/// The checksum that an entry holds, and the one that its bytes have.
+fn crcs(entry: &[u8]) -> (u32, u32) {
+    let stored = entry
+        .get(3..)
+        .and_then(|rest| rest.first_chunk::<4>())
+        .map_or(0, |crc| u32::from_be_bytes(*crc));
+    (stored, entry.get(CRC_FROM..).map_or(0, crc32fast::hash))
+}
+
+fn fields(
+    head: EntryHead,
+    entry: &[u8],
+    crc_ok: bool,
+) -> Result<(EntryHead, StoredRecord<'_>), DecodeError> {
+    if head.first_offset < 0 {
+        return Err(DecodeError::Corrupt(Reason::Offset(head.first_offset)));
+    }
+    let attributes = entry.get(LENGTH_FROM).copied().unwrap_or(0);
+    if attributes & !HAS_HEADERS != 0 {
+        return Err(DecodeError::Corrupt(Reason::Attributes(attributes)));
+    }
+    let (key, rest) = field(entry.get(KEY_LEN_AT..).unwrap_or_default())?;
+    let (value, headers) = field(rest)?;
+    let sound = if attributes & HAS_HEADERS == 0 {
+        headers.is_empty()
+    } else {
+        super::check_headers(headers)
+    };
+    if !sound {
+        return Err(DecodeError::Corrupt(Reason::Headers));
+    }
+    let record = Record { timestamp: head.max_timestamp, key, value, headers };
+    Ok((head, StoredRecord { offset: head.first_offset, crc_ok, record }))
+}
+
+fn field(bytes: &[u8]) -> Result<(Option<&[u8]>, &[u8]), DecodeError> {
+    let (len, rest) =
+        bytes.split_first_chunk::<4>().ok_or(DecodeError::Corrupt(Reason::Length(0)))?;
+    let len = i32::from_be_bytes(*len);
+    if len == -1 {
+        return Ok((None, rest));
+    }
+    usize::try_from(len)
+        .ok()
+        .and_then(|len| rest.split_at_checked(len))
+        .map(|(field, rest)| (Some(field), rest))
+        .ok_or(DecodeError::Corrupt(Reason::Length(i64::from(len))))
+}
+
+/// Checks as much of magic and version as is there.
+fn begin(bytes: &[u8]) -> Result<(), DecodeError> {
+    for (&found, expected) in bytes.iter().zip(MAGIC) {
+        if found != expected {
+            let first = bytes.first().copied().unwrap_or(0);
+            let second = bytes.get(1).copied().unwrap_or(0);
+            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([first, second]))));
+        }
+    }
+    match bytes.get(2) {
+        Some(&third) if third != VERSION => Err(DecodeError::Corrupt(Reason::Version(third))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,3 @@
+//! The binary: the library's command line and nothing else.
+
+fn main() {}

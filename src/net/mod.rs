@@ -1,0 +1,1 @@
+//! The event loop: sockets, connections, one turn after another.

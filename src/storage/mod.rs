@@ -1,0 +1,45 @@
+//! The log engine: a partition is a [`Log`], a row of append-only segments.
+//!
+//! An offset is found by the floor of the segments' base offsets, a lower bound over the mapped sparse index, and a scan of
+//! less than one interval. The engine takes bytes and the time as a value, and never sees a socket or a clock.
+//!
+//! Its rules, each with a test:
+//!
+//! 1. Base offsets rise strictly and equal the file names.
+//! 2. Every segment but the last is sealed and trimmed; under `fsync=always` synced before the next exists.
+//! 3. Index rows rise strictly and each is an entry's start.
+//! 4. A lookup passes over less than `index.interval.bytes` plus one entry.
+//! 5. `read(o)`, for every o from log start to log end, gives the first existing record at or above o.
+//! 6. Timestamps in the time index never fall.
+//! 7. The active segment is never deleted; log start and log end never go back.
+//! 8. No record that was acknowledged as durable is lost by a crash after any operation.
+//! 9. Append is all or nothing; on an error the log is cut back; if that fails too, or an fsync fails, the partition is
+//!    read-only.
+//! 10. A fresh rebuild of all indexes gives the same answers.
+
+pub mod data_dir;
+mod error;
+mod log;
+
+pub use error::{Damage, Error};
+pub use log::{Fetched, Log, LogConfig, LogContext, OpenReport, ReadOutcome, StartFrom};
+
+/// When appended records are made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FsyncPolicy {
+    /// Before they are acknowledged or read.
+    Always,
+    /// At most so many milliseconds after they were acknowledged.
+    EveryMs(u32),
+    /// When the system decides.
+    Never,
+}
+
+/// Whose timestamp a record carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimestampType {
+    /// The producer's (`CreateTime`).
+    CreateTime,
+    /// The broker's clock at the append (`LogAppendTime`).
+    LogAppendTime,
+}
