@@ -83,8 +83,8 @@ impl<F: Fs> Broker<F> {
     pub fn resume(&mut self, connection: ConnectionId, now: Now) -> Resumed { todo!() }
     /// The next partition, number and offset that the tail of a connection would read, for sharing what was encoded already.
     pub fn tail_position(&self, connection: ConnectionId) -> Option<(crate::api::PartitionKey, u32, i64)> { todo!() }
-    /// Moves a tail past what it was given from a shared encoding.
-    pub fn skip_tail(&mut self, connection: ConnectionId, partition: u32, next_offset: i64) { todo!() }
+    /// Moves a tail past what it was given from a shared encoding; `payload_bytes` is what its records carried, for STATS (0 for damage).
+    pub fn skip_tail(&mut self, connection: ConnectionId, partition: u32, next_offset: i64, payload_bytes: u64) { todo!() }
     /// Ends whatever the connection waits for.
     pub fn forget(&mut self, connection: ConnectionId) { todo!() }
     /// When [`Broker::next_ready`], [`Broker::tick`] or a due sync wants to be called at the latest, by the monotonic clock; `None` for no hurry.
@@ -96,6 +96,10 @@ impl<F: Fs> Broker<F> {
     /// # Errors
     /// One line; no marker was written then, and the process exits with 1.
     pub fn close(&mut self, clock: &dyn Clock) -> Result<(), String> { todo!() }
-    /// What SYNC asks for.
+    /// Tells how many connections there are now, for STATS.
+    pub fn set_connections(&mut self, connections: u64) { todo!() }
+    /// Counts errors that were answered without asking the broker (an unknown verb, a line too long), for STATS.
+    pub fn add_errors(&mut self, errors: u64) { todo!() }
+    /// What it was started with.
     pub fn settings(&self) -> &Settings { todo!() }
 }
