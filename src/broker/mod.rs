@@ -2,6 +2,11 @@
 //!
 //! It is handed requests and the time, and hands back responses; it knows neither protocols nor sockets.
 
+#![forbid(unsafe_code)]
+
+pub mod configs;
+mod partitioner;
+
 use std::path::PathBuf;
 
 use crate::api::{ApiError, ConnectionId, Now, Payload, Request, Response, Run, TailEvent, Target, Verdict};
