@@ -7,6 +7,8 @@
 //!
 //! Paths are given whole; an implementation resolves none of them against a working directory of its own.
 
+#[cfg(test)]
+mod conformance;
 pub mod disk;
 pub mod fault;
 pub mod mem;
@@ -232,7 +234,10 @@ pub fn read_file<F: Fs>(fs: &F, path: &Path, max_bytes: usize) -> io::Result<Vec
     if len > max_bytes {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{} has {len} bytes, more than the {max_bytes} that it may have", path.display()),
+            format!(
+                "{} has {len} bytes, more than the {max_bytes} that it may have",
+                path.display()
+            ),
         ));
     }
     let mut bytes = vec![0; len];
