@@ -1,0 +1,349 @@
+//! What a connection says and what it is told: protocol state without a socket.
+//!
+//! A session is handed bytes and makes requests of them, in order, until it must wait: for the flush that decides its
+//! appends, for the broker (a long poll), for its peer to read what is owed. Its replies keep the order of its requests
+//! because nothing is decoded while an earlier request has no answer; appends are the exception, which are answered all
+//! together after the flush.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::api::{ApiError, ConnectionId, Now, Request, Response, Run};
+use crate::broker::{Broker, Outcome};
+use crate::clock::Clock;
+use crate::fs::Fs;
+use crate::outbox::Outbox;
+use crate::protocol::{Codec, Decoded};
+
+use super::input::{Input, ReadBuffer};
+
+/// What a turn of the loop lends to a session.
+#[derive(Debug)]
+pub(super) struct Turn<'a, F: Fs> {
+    pub(super) broker: &'a mut Broker<F>,
+    pub(super) clock: &'a dyn Clock,
+    pub(super) now: Now,
+    /// Connections there are.
+    pub(super) connections: u64,
+    /// Above so many bytes owed, a session decodes nothing.
+    pub(super) backlog_bytes_max: u64,
+    /// What awaits the flush, of all connections.
+    pub(super) undecided: &'a mut Vec<Undecided>,
+}
+
+/// An append of this turn that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub(super) connection: ConnectionId,
+    pub(super) append: Append,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) enum Append {
+    /// The flush decides.
+    Run(Run),
+    /// It was refused, but others before it are undecided.
+    Refused(ApiError),
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// For bytes.
+    Open,
+    /// For the flush: the request at the front of the input is not an append.
+    BeforeRequest,
+    /// For the flush: then the codec has a reply of its own.
+    BeforeReply,
+    /// For the broker to answer.
+    Parked,
+    /// For records to push, or a line that ends that.
+    Tailing,
+    /// For the peer to take what is owed; then the connection is closed.
+    Closing,
+}
+
+/// One connection's protocol state.
+#[derive(Debug)]
+pub(super) struct Session {
+    id: ConnectionId,
+    codec: Box<dyn Codec>,
+    input: Input,
+    outbox: Outbox,
+    state: State,
+    /// Whether what is pending is only a part of a request.
+    is_starved: bool,
+    /// Whether the peer will send no more.
+    is_ended: bool,
+    /// Appends of this turn without an answer.
+    undecided: u32,
+}
+
+impl Session {
+    pub(super) fn new(id: ConnectionId, codec: Box<dyn Codec>) -> Self {
+        Self {
+            id,
+            codec,
+            input: Input::default(),
+            outbox: Outbox::new(),
+            state: State::Open,
+            is_starved: true,
+            is_ended: false,
+            undecided: 0,
+        }
+    }
+
+    pub(super) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    pub(super) fn codec(&self) -> &dyn Codec {
+        &*self.codec
+    }
+
+    pub(super) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Bytes owed to the peer.
+    pub(super) fn backlog(&self) -> u64 {
+        self.outbox.len()
+    }
+
+    /// Whether appends of this turn have no answer yet.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.undecided > 0
+    }
+
+    pub(super) fn is_tailing(&self) -> bool {
+        self.state == State::Tailing
+    }
+
+    /// Whether it waits for [`Session::resume`].
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Parked | State::Tailing)
+    }
+
+    /// Whether nothing is decoded any more, and the connection ends with what is owed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
+    /// Whether the peer has ended its side.
+    pub(super) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Whether bytes from the socket are of use now.
+    pub(super) fn wants_input(&self, backlog_bytes_max: u64) -> bool {
+        self.is_starved && self.decodes(backlog_bytes_max)
+    }
+
+    /// Whether it can go on with what is pending.
+    pub(super) fn can_go_on(&self, backlog_bytes_max: u64) -> bool {
+        !self.is_starved && self.decodes(backlog_bytes_max)
+    }
+
+    fn decodes(&self, backlog_bytes_max: u64) -> bool {
+        matches!(self.state, State::Open | State::Tailing) && self.outbox.len() <= backlog_bytes_max
+    }
+
+    /// Takes the `len` bytes that were read last.
+    pub(super) fn receive<F: Fs>(
+        &mut self,
+        buffer: &mut ReadBuffer,
+        len: usize,
+        turn: &mut Turn<'_, F>,
+    ) {
+        let mut input = std::mem::take(&mut self.input);
+        input.take_in(buffer, len, |bytes| self.decode(bytes, turn));
+        self.input = input;
+        self.settle();
+    }
+
+    /// Goes on with what is pending.
+    pub(super) fn go_on<F: Fs>(&mut self, turn: &mut Turn<'_, F>) {
+        let mut input = std::mem::take(&mut self.input);
+        input.go_on(|bytes| self.decode(bytes, turn));
+        self.input = input;
+        self.settle();
+    }
+
+    /// The peer will send no more: whole requests are answered, a part of one is dropped.
+    pub(super) fn end_of_input(&mut self) {
+        self.is_ended = true;
+        self.settle();
+    }
+
+    /// Tells the peer why it is not let in.
+    pub(super) fn reject(&mut self, error: &ApiError) {
+        self.codec.encode_rejection(error, &mut self.outbox);
+        self.finish();
+    }
+
+    /// Nothing more is decoded; what is owed is still sent.
+    pub(super) fn finish(&mut self) {
+        self.state = State::Closing;
+        self.input = Input::default();
+    }
+
+    /// Answers an append, now that the flush is over.
+    pub(super) fn decided<F: Fs>(&mut self, append: &Append, broker: &Broker<F>) {
+        match append {
+            Append::Run(run) => self.codec.encode_run(run, broker.verdict(run), &mut self.outbox),
+            Append::Refused(error) => self.codec.encode_refused(error, &mut self.outbox),
+        }
+        self.undecided -= 1;
+        if self.undecided > 0 {
+            return;
+        }
+        match self.state {
+            State::BeforeRequest => self.state = State::Open,
+            State::BeforeReply => {
+                self.state = State::Open;
+                self.reply_own();
+            }
+            State::Open | State::Parked | State::Tailing | State::Closing => {}
+        }
+        self.settle();
+    }
+
+    /// Answers the parked request, or ends the tail with this.
+    pub(super) fn answered(&mut self, response: &Response) {
+        self.answer(response);
+        self.settle();
+    }
+
+    /// Decodes and executes requests at the front of `bytes`; returns how many bytes are done with.
+    fn decode<F: Fs>(&mut self, bytes: &[u8], turn: &mut Turn<'_, F>) -> usize {
+        let mut done = 0;
+        self.is_starved = false;
+        while self.decodes(turn.backlog_bytes_max) {
+            let pending = bytes.get(done..).unwrap_or_default();
+            if pending.is_empty() {
+                self.is_starved = true;
+                break;
+            }
+            match self.codec.decode(pending) {
+                Decoded::Request { request: Request::Append(target, payload), used } => {
+                    match turn.broker.append(target, &payload, turn.now) {
+                        Ok(run) => self.appended(run, turn.undecided),
+                        Err(error) => self.refused(error, turn.undecided),
+                    }
+                    done += used;
+                }
+                Decoded::Request { request, used } => {
+                    if self.undecided > 0 {
+                        // Not done with: it is decoded once more after the flush.
+                        self.state = State::BeforeRequest;
+                        break;
+                    }
+                    self.ask(&request, turn);
+                    done += used;
+                }
+                Decoded::Skip { used } => done += used,
+                Decoded::Reply { used } => {
+                    done += used;
+                    if self.undecided > 0 {
+                        self.state = State::BeforeReply;
+                    } else {
+                        self.reply_own();
+                    }
+                }
+                Decoded::NeedMore => {
+                    self.is_starved = true;
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    fn appended(&mut self, run: Run, undecided: &mut Vec<Undecided>) {
+        if let Some(Undecided { connection, append: Append::Run(last) }) = undecided.last_mut()
+            && *connection == self.id
+            && continues(last, &run)
+            && let Some(count) = last.count.checked_add(run.count)
+        {
+            last.count = count;
+            return;
+        }
+        self.undecided += 1;
+        undecided.push(Undecided { connection: self.id, append: Append::Run(run) });
+    }
+
+    fn refused(&mut self, error: ApiError, undecided: &mut Vec<Undecided>) {
+        if self.undecided == 0 {
+            self.codec.encode_refused(&error, &mut self.outbox);
+            return;
+        }
+        self.undecided += 1;
+        undecided.push(Undecided { connection: self.id, append: Append::Refused(error) });
+    }
+
+    fn ask<F: Fs>(&mut self, request: &Request<'_>, turn: &mut Turn<'_, F>) {
+        let is_explain = matches!(request, Request::Explain(..));
+        let start = if is_explain { turn.clock.now().mono } else { Duration::ZERO };
+        match turn.broker.handle(self.id, request, turn.now) {
+            Outcome::Reply(mut response) => {
+                match &mut response {
+                    Response::Explained { explanation, .. } => {
+                        explanation.took = turn.clock.now().mono.saturating_sub(start);
+                    }
+                    Response::Stats(stats) => set_connections(stats, turn.connections),
+                    _ => {}
+                }
+                self.answer(&response);
+            }
+            Outcome::Parked => self.state = State::Parked,
+            Outcome::Streaming(response) => {
+                self.answer(&response);
+                self.state = State::Tailing;
+            }
+        }
+    }
+
+    fn answer(&mut self, response: &Response) {
+        self.codec.encode(response, &mut self.outbox);
+        self.state = if self.codec.is_closing() { State::Closing } else { State::Open };
+    }
+
+    fn reply_own(&mut self) {
+        self.codec.encode_own(&mut self.outbox);
+        if self.codec.is_closing() {
+            self.state = State::Closing;
+        }
+    }
+
+    /// After an end of input, a session that has answered everything is closing.
+    fn settle(&mut self) {
+        let is_idle = self.state == State::Open && self.is_starved && self.undecided == 0;
+        if self.is_ended && is_idle {
+            self.state = State::Closing;
+        }
+        if self.state == State::Closing && !self.input.is_empty() {
+            self.input = Input::default();
+        }
+    }
+}
+
+/// Whether the records of `run` follow those of `last`, so that one run says both.
+fn continues(last: &Run, run: &Run) -> bool {
+    last.key == run.key
+        && !last.is_batch
+        && !run.is_batch
+        && last.first_offset.checked_add(i64::from(last.count)) == Some(run.first_offset)
+}
+
+/// Only the loop knows how many connections there are.
+fn set_connections(stats: &mut Vec<(&'static str, u64)>, connections: u64) {
+    match stats.iter_mut().find(|(name, _)| *name == CONNECTIONS) {
+        Some((_, value)) => *value = connections,
+        None => stats.push((CONNECTIONS, connections)),
+    }
+}
+
+/// The name in STATS.
+const CONNECTIONS: &str = "connections";

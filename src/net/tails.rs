@@ -1,0 +1,187 @@
+//! Readers that waited and now get something: long polls and tails.
+//!
+//! Waking many goes in slices: a turn hands out so much and the rest waits for the next turn. What was encoded for one tail is
+//! given as it is to others that stand at the same offset and print in the same form.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use crate::api::{ConnectionId, Now, PartitionKey, TailEvent};
+use crate::broker::{Broker, Resumed};
+use crate::fs::Fs;
+
+use super::connection::{Connection, Stage};
+use super::table::Table;
+
+/// How many answers and events are handed out in one turn at most.
+const EVENTS_PER_TURN: usize = 1024;
+
+/// About how many bytes of them.
+const BYTES_PER_TURN: u64 = 1024 * 1024;
+
+/// A tail that owes its peer more than so many bytes waits until half of them are sent; `--max-backlog-bytes` may be less.
+const TAIL_BACKLOG_BYTES: u64 = 256 * 1024;
+
+/// What can be shared: the partition, the offset where it begins, the form.
+type SharedKey = (PartitionKey, i64, u8);
+
+/// Lines that several tails get.
+#[derive(Debug)]
+struct Lines {
+    bytes: Rc<[u8]>,
+    partition: u32,
+    next_offset: i64,
+}
+
+/// Readers that have something to get.
+#[derive(Debug, Default)]
+pub(super) struct Tails {
+    /// Those that a budget stopped.
+    pending: VecDeque<ConnectionId>,
+    /// What was encoded in this turn.
+    shared: HashMap<SharedKey, Lines>,
+    encoding: Vec<u8>,
+    /// Whether the broker may know of more that are ready.
+    is_unfinished: bool,
+}
+
+/// What a turn may still hand out.
+#[derive(Debug)]
+struct Budget {
+    events: usize,
+    bytes: u64,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.events == 0 || self.bytes == 0
+    }
+
+    fn spend(&mut self, bytes: u64) {
+        self.events = self.events.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// Whether a connection that was resumed may have more to get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Waits,
+    HasMore,
+}
+
+impl Tails {
+    /// Whether a budget stopped the last slice.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.is_unfinished || !self.pending.is_empty()
+    }
+
+    /// How far a tail's backlog may grow before it is held.
+    pub(super) fn backlog_bytes_max(table: &Table) -> u64 {
+        table.backlog_bytes_max().min(TAIL_BACKLOG_BYTES)
+    }
+
+    /// A held tail has room again.
+    pub(super) fn release(&mut self, id: ConnectionId) {
+        self.pending.push_back(id);
+    }
+
+    /// One turn's slice: hands out what is there.
+    pub(super) fn hand_out<F: Fs>(&mut self, broker: &mut Broker<F>, table: &mut Table, now: Now) {
+        let mut budget = Budget { events: EVENTS_PER_TURN, bytes: BYTES_PER_TURN };
+        for _ in 0..self.pending.len() {
+            let Some(id) = self.pending.pop_front() else { break };
+            self.resume(id, broker, table, now, &mut budget);
+        }
+        self.is_unfinished = true;
+        while !budget.is_spent() {
+            let Some(id) = broker.next_ready(now) else {
+                self.is_unfinished = false;
+                break;
+            };
+            self.resume(id, broker, table, now, &mut budget);
+        }
+        // Partition keys and offsets mean the same only within a turn.
+        self.shared.clear();
+    }
+
+    fn resume<F: Fs>(
+        &mut self,
+        id: ConnectionId,
+        broker: &mut Broker<F>,
+        table: &mut Table,
+        now: Now,
+        budget: &mut Budget,
+    ) {
+        let backlog_bytes_max = Self::backlog_bytes_max(table);
+        let Some((slot, connection)) = table.find(id) else {
+            return;
+        };
+        while connection.session.is_waiting() && connection.stage == Stage::Serving {
+            if connection.session.is_tailing() && connection.session.backlog() > backlog_bytes_max {
+                connection.is_held = true;
+                break;
+            }
+            if budget.is_spent() {
+                self.pending.push_back(id);
+                break;
+            }
+            if self.give(connection, broker, now, budget) == Then::Waits {
+                break;
+            }
+        }
+        table.attend(slot);
+    }
+
+    /// Gives one connection one thing.
+    fn give<F: Fs>(
+        &mut self,
+        connection: &mut Connection,
+        broker: &mut Broker<F>,
+        now: Now,
+        budget: &mut Budget,
+    ) -> Then {
+        let session = &mut connection.session;
+        let id = session.id();
+        let before = session.backlog();
+        let key = session.codec().tail_form().and_then(|form| {
+            let (key, _, offset) = broker.tail_position(id)?;
+            Some((key, offset, form))
+        });
+        if let Some(lines) = key.and_then(|key| self.shared.get(&key)) {
+            session.outbox().push_shared(Rc::clone(&lines.bytes));
+            broker.skip_tail(id, lines.partition, lines.next_offset);
+            budget.spend(lines.bytes.len() as u64);
+            return Then::HasMore;
+        }
+        match broker.resume(id, now) {
+            Resumed::Waiting => return Then::Waits,
+            Resumed::Reply(response) | Resumed::Ended(response) => session.answered(&response),
+            Resumed::Event(event) => {
+                self.encoding.clear();
+                session.codec().encode_tail(&event, &mut self.encoding);
+                let bytes: Rc<[u8]> = Rc::from(self.encoding.as_slice());
+                session.outbox().push_shared(Rc::clone(&bytes));
+                let (partition, next_offset) = end_of(&event);
+                if let Some(key) = key {
+                    self.shared.insert(key, Lines { bytes, partition, next_offset });
+                }
+            }
+        }
+        budget.spend(session.backlog() - before);
+        Then::HasMore
+    }
+}
+
+/// An event's partition and the offset behind it.
+fn end_of(event: &TailEvent) -> (u32, i64) {
+    match event {
+        TailEvent::Records { partition, records } => {
+            let next = records.iter().last().map_or(0, |stored| stored.offset.saturating_add(1));
+            (*partition, next)
+        }
+        TailEvent::Corrupt { partition, next, .. } => (*partition, *next),
+    }
+}
