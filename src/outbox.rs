@@ -233,17 +233,27 @@ impl Outbox {
     }
 
     fn push(&mut self, len: u64, piece: Piece) {
-        self.cuts.push_back(Cut { at: self.bytes.len(), piece });
+        self.cuts.push_back(Cut {
+            at: self.bytes.len(),
+            piece,
+        });
         self.piece_bytes += len;
     }
 
     /// Whether the piece that comes next can be sent without waiting for a disk.
     fn is_front_warm(&self, budget: usize) -> io::Result<bool> {
         match self.cuts.front() {
-            Some(Cut { piece: Piece::File(range), .. }) => {
-                range.file.is_resident(range.position, range.len.min(budget as u64))
-            }
-            Some(Cut { piece: Piece::Shared { .. }, .. }) | None => Ok(true),
+            Some(Cut {
+                piece: Piece::File(range),
+                ..
+            }) => range
+                .file
+                .is_resident(range.position, range.len.min(budget as u64)),
+            Some(Cut {
+                piece: Piece::Shared { .. },
+                ..
+            })
+            | None => Ok(true),
         }
     }
 
@@ -254,7 +264,10 @@ impl Outbox {
             return Ok(Some(0));
         };
         let (sent, is_done) = match piece {
-            Piece::Shared { bytes, sent: before } => {
+            Piece::Shared {
+                bytes,
+                sent: before,
+            } => {
                 let owed = bytes.get(*before..).unwrap_or_default();
                 let given = owed.get(..budget).unwrap_or(owed);
                 let more = given.len() == owed.len() && !is_last;

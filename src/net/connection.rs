@@ -37,7 +37,10 @@ pub(super) enum Stage {
 
 /// A socket and the session on it.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, in any combination")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, in any combination"
+)]
 pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) stage: Stage,
@@ -153,7 +156,11 @@ impl Connection {
 
     /// Sends what is owed, as far as the socket, the budget and the disk allow.
     pub(super) fn output(&mut self, cold: ColdReads) -> Progress {
-        match self.session.outbox().write_to(self.socket.as_fd(), WRITE_BUDGET, cold) {
+        match self
+            .session
+            .outbox()
+            .write_to(self.socket.as_fd(), WRITE_BUDGET, cold)
+        {
             Ok(progress) => {
                 self.is_writable = progress != Progress::Blocked;
                 self.is_cold = progress == Progress::Cold;
@@ -182,7 +189,11 @@ impl Connection {
     /// Ends a connection to which nothing is owed any more. Where the peer has not ended its side, it lingers.
     pub(super) fn end(&mut self) {
         let is_over = self.session.is_ended() || self.socket.shutdown(Shutdown::Write).is_err();
-        self.stage = if is_over { Stage::Dead } else { Stage::Lingering };
+        self.stage = if is_over {
+            Stage::Dead
+        } else {
+            Stage::Lingering
+        };
     }
 
     /// Ends it without waiting for the peer, once what the peer has sent so far is dropped.

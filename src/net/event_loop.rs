@@ -27,7 +27,7 @@ use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
-use crate::protocol::Codec;
+use crate::protocol::line::{self, LineCodec};
 
 use super::input::ReadBuffer;
 use super::listener::{Accepted, Listener};
@@ -42,8 +42,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// `--max-backlog-bytes`: with more owed to a peer, nothing is read from it.
     pub max_backlog_bytes: u64,
-    /// `--max-batch-bytes`: what a codec takes as one BATCH.
-    pub max_batch_bytes: u64,
+    /// What a connection may send.
+    pub line: line::Limits,
     /// The soft limit of file descriptors: where few are left, accepting pauses.
     pub max_descriptors: u64,
 }
@@ -109,8 +109,10 @@ impl<F: Fs> EventLoop<F> {
         stop.set_nonblocking(true)?;
         let mut stop = UnixStream::from_std(stop);
         let poll = Poll::new()?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        poll.registry().register(&mut stop, STOP, Interest::READABLE)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        poll.registry()
+            .register(&mut stop, STOP, Interest::READABLE)?;
         let now = clock.now();
         Ok(Self {
             poll,
@@ -151,7 +153,8 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        match self.poll.poll(&mut self.events, self.timeout()) {
+        let timeout = self.timeout();
+        match self.poll.poll(&mut self.events, timeout) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => self.events.clear(),
             Err(e) => return Err(e),
@@ -179,7 +182,11 @@ impl<F: Fs> EventLoop<F> {
             self.lingering.front().map(|(until, _)| *until),
             self.stopping_until,
         ];
-        deadlines.into_iter().flatten().min().map(|at| at.saturating_sub(self.now.mono))
+        deadlines
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.saturating_sub(self.now.mono))
     }
 
     fn note_events(&mut self) {
@@ -225,13 +232,19 @@ impl<F: Fs> EventLoop<F> {
 
     fn let_in(&mut self, socket: TcpStream, peer: SocketAddr) {
         let is_full = self.table.served() >= self.limits.max_connections;
-        let slot = self.table.insert(socket, |id| Session::new(id, Box::new(LineCodec::new(self.limits.max_batch_bytes))));
+        let slot = self.table.insert(socket, |id| {
+            Session::new(id, Box::new(LineCodec::new(self.limits.line)))
+        });
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
         let id = connection.session.id();
         if is_full {
-            log::warn!("connection={} peer={peer} refused: max_connections={}", id.0, self.limits.max_connections);
+            log::warn!(
+                "connection={} peer={peer} refused: max_connections={}",
+                id.0,
+                self.limits.max_connections
+            );
             connection.session.reject(&ApiError::new(
                 ErrorCode::TooManyConnections,
                 format!(
@@ -247,11 +260,11 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn input(&mut self) {
+        self.broker.set_connections(self.table.served() as u64);
         let mut turn = Turn {
             broker: &mut self.broker,
             clock: &*self.clock,
             now: self.now,
-            connections: self.table.served() as u64,
             backlog_bytes_max: self.limits.max_backlog_bytes,
             undecided: &mut self.undecided,
         };
@@ -272,7 +285,11 @@ impl<F: Fs> EventLoop<F> {
     /// The durability point, and the answers to everything that it decided.
     fn flush(&mut self) {
         self.broker.flush(&*self.clock);
-        for Undecided { connection: id, append } in self.undecided.drain(..) {
+        for Undecided {
+            connection: id,
+            append,
+        } in self.undecided.drain(..)
+        {
             if let Some((slot, connection)) = self.table.find(id) {
                 connection.session.decided(&append, &self.broker);
                 self.table.attend(slot);
@@ -281,8 +298,13 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn complete(&mut self) {
-        self.tails.hand_out(&mut self.broker, &mut self.table, self.now);
-        if self.broker.next_deadline().is_some_and(|at| at <= self.now.mono) {
+        self.tails
+            .hand_out(&mut self.broker, &mut self.table, self.now);
+        if self
+            .broker
+            .next_deadline()
+            .is_some_and(|at| at <= self.now.mono)
+        {
             self.broker.tick(&*self.clock);
         }
         self.broker.end_turn();
@@ -307,7 +329,11 @@ impl<F: Fs> EventLoop<F> {
         }
         let id = connection.session.id();
         let waited = connection.cold_wait(self.now.mono);
-        let cold = if waited >= COLD_WAIT_MAX { ColdReads::Force } else { ColdReads::Wait };
+        let cold = if waited >= COLD_WAIT_MAX {
+            ColdReads::Force
+        } else {
+            ColdReads::Wait
+        };
         match connection.output(cold) {
             Progress::Drained => {
                 connection.session.outbox().release(&mut self.spares);
@@ -351,7 +377,8 @@ impl<F: Fs> EventLoop<F> {
             connection.end_now(&mut self.buffer);
         } else {
             connection.end();
-            self.lingering.push_back((self.now.mono + LINGER, connection.session.id()));
+            self.lingering
+                .push_back((self.now.mono + LINGER, connection.session.id()));
         }
         self.table.attend(slot);
     }
@@ -396,6 +423,7 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping_until.is_some_and(|until| self.table.is_empty() || self.now.mono >= until)
+        self.stopping_until
+            .is_some_and(|until| self.table.is_empty() || self.now.mono >= until)
     }
 }

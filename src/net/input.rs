@@ -124,8 +124,16 @@ mod tests {
         let (mut input, mut buffer) = (Input::default(), ReadBuffer::new());
         assert_eq!(receive(&mut input, &mut buffer, b"abcdef", 4), b"abcdef");
         assert_eq!(input.pending(), b"ef");
-        assert_eq!(receive(&mut input, &mut buffer, b"g", 1), b"efg", "more pending than new");
-        assert_eq!(receive(&mut input, &mut buffer, b"hij", 0), b"fghij", "more new than pending");
+        assert_eq!(
+            receive(&mut input, &mut buffer, b"g", 1),
+            b"efg",
+            "more pending than new"
+        );
+        assert_eq!(
+            receive(&mut input, &mut buffer, b"hij", 0),
+            b"fghij",
+            "more new than pending"
+        );
         input.go_on(|all| {
             assert_eq!(all, b"fghij");
             5
@@ -146,6 +154,9 @@ mod tests {
         assert_eq!(receive(&mut input, &mut buffer, b"8", 3), [7, 7, 7, 8]);
         assert_eq!(input.pending(), [8]);
         input.go_on(|all| all.len());
-        assert!(input.bytes.capacity() <= KEPT_BYTES_MAX, "an idle connection holds no buffer");
+        assert!(
+            input.bytes.capacity() <= KEPT_BYTES_MAX,
+            "an idle connection holds no buffer"
+        );
     }
 }

@@ -82,11 +82,13 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(socket: TcpListener, descriptors_max: u64) -> Self {
-        Self { socket, descriptors_max, is_ready: true, allowance: 0, paused_until: None }
-    }
-
-    pub(super) fn socket(&mut self) -> &mut TcpListener {
-        &mut self.socket
+        Self {
+            socket,
+            descriptors_max,
+            is_ready: true,
+            allowance: 0,
+            paused_until: None,
+        }
     }
 
     /// An event says that somebody waits.
@@ -118,7 +120,10 @@ impl Listener {
         }
         let spare = self.spare_descriptors();
         if spare == 0 {
-            self.pause(now, "few file descriptors are left (raise the limit: ulimit -n)");
+            self.pause(
+                now,
+                "few file descriptors are left (raise the limit: ulimit -n)",
+            );
             return;
         }
         self.allowance = spare.min(ACCEPTS_PER_TURN);
@@ -152,7 +157,9 @@ impl Listener {
     /// Descriptors that connections may take.
     fn spare_descriptors(&self) -> u64 {
         let reserved = RESERVED_DESCRIPTORS.min(self.descriptors_max / 4);
-        self.descriptors_max.saturating_sub(reserved).saturating_sub(open_descriptors())
+        self.descriptors_max
+            .saturating_sub(reserved)
+            .saturating_sub(open_descriptors())
     }
 
     fn pause(&mut self, now: Duration, why: &str) {

@@ -24,8 +24,6 @@ pub(super) struct Turn<'a, F: Fs> {
     pub(super) broker: &'a mut Broker<F>,
     pub(super) clock: &'a dyn Clock,
     pub(super) now: Now,
-    /// Connections there are.
-    pub(super) connections: u64,
     /// Above so many bytes owed, a session decodes nothing.
     pub(super) backlog_bytes_max: u64,
     /// What awaits the flush, of all connections.
@@ -192,7 +190,9 @@ impl Session {
     /// Answers an append, now that the flush is over.
     pub(super) fn decided<F: Fs>(&mut self, append: &Append, broker: &Broker<F>) {
         match append {
-            Append::Run(run) => self.codec.encode_run(run, broker.verdict(run), &mut self.outbox),
+            Append::Run(run) => self
+                .codec
+                .encode_run(run, broker.verdict(run), &mut self.outbox),
             Append::Refused(error) => self.codec.encode_refused(error, &mut self.outbox),
         }
         self.undecided -= 1;
@@ -227,7 +227,10 @@ impl Session {
                 break;
             }
             match self.codec.decode(pending) {
-                Decoded::Request { request: Request::Append(target, payload), used } => {
+                Decoded::Request {
+                    request: Request::Append(target, payload),
+                    used,
+                } => {
                     match turn.broker.append(target, &payload, turn.now) {
                         Ok(run) => self.appended(run, turn.undecided),
                         Err(error) => self.refused(error, turn.undecided),
@@ -262,7 +265,10 @@ impl Session {
     }
 
     fn appended(&mut self, run: Run, undecided: &mut Vec<Undecided>) {
-        if let Some(Undecided { connection, append: Append::Run(last) }) = undecided.last_mut()
+        if let Some(Undecided {
+            connection,
+            append: Append::Run(last),
+        }) = undecided.last_mut()
             && *connection == self.id
             && continues(last, &run)
             && let Some(count) = last.count.checked_add(run.count)
@@ -271,7 +277,10 @@ impl Session {
             return;
         }
         self.undecided += 1;
-        undecided.push(Undecided { connection: self.id, append: Append::Run(run) });
+        undecided.push(Undecided {
+            connection: self.id,
+            append: Append::Run(run),
+        });
     }
 
     fn refused(&mut self, error: ApiError, undecided: &mut Vec<Undecided>) {
@@ -280,20 +289,23 @@ impl Session {
             return;
         }
         self.undecided += 1;
-        undecided.push(Undecided { connection: self.id, append: Append::Refused(error) });
+        undecided.push(Undecided {
+            connection: self.id,
+            append: Append::Refused(error),
+        });
     }
 
     fn ask<F: Fs>(&mut self, request: &Request<'_>, turn: &mut Turn<'_, F>) {
         let is_explain = matches!(request, Request::Explain(..));
-        let start = if is_explain { turn.clock.now().mono } else { Duration::ZERO };
+        let start = if is_explain {
+            turn.clock.now().mono
+        } else {
+            Duration::ZERO
+        };
         match turn.broker.handle(self.id, request, turn.now) {
             Outcome::Reply(mut response) => {
-                match &mut response {
-                    Response::Explained { explanation, .. } => {
-                        explanation.took = turn.clock.now().mono.saturating_sub(start);
-                    }
-                    Response::Stats(stats) => set_connections(stats, turn.connections),
-                    _ => {}
+                if let Response::Explained { explanation, .. } = &mut response {
+                    explanation.took = turn.clock.now().mono.saturating_sub(start);
                 }
                 self.answer(&response);
             }
@@ -307,7 +319,11 @@ impl Session {
 
     fn answer(&mut self, response: &Response) {
         self.codec.encode(response, &mut self.outbox);
-        self.state = if self.codec.is_closing() { State::Closing } else { State::Open };
+        self.state = if self.codec.is_closing() {
+            State::Closing
+        } else {
+            State::Open
+        };
     }
 
     fn reply_own(&mut self) {
@@ -336,14 +352,3 @@ fn continues(last: &Run, run: &Run) -> bool {
         && !run.is_batch
         && last.first_offset.checked_add(i64::from(last.count)) == Some(run.first_offset)
 }
-
-/// Only the loop knows how many connections there are.
-fn set_connections(stats: &mut Vec<(&'static str, u64)>, connections: u64) {
-    match stats.iter_mut().find(|(name, _)| *name == CONNECTIONS) {
-        Some((_, value)) => *value = connections,
-        None => stats.push((CONNECTIONS, connections)),
-    }
-}
-
-/// The name in STATS.
-const CONNECTIONS: &str = "connections";

@@ -152,7 +152,11 @@ impl Table {
     /// Removes the dead; from here on their slots are used again.
     pub(super) fn bury(&mut self, mut each: impl FnMut(Connection)) {
         for slot in self.dead.drain(..) {
-            if self.slots.get(slot).is_some_and(|connection| connection.stage == Stage::Dead) {
+            if self
+                .slots
+                .get(slot)
+                .is_some_and(|connection| connection.stage == Stage::Dead)
+            {
                 each(self.slots.remove(slot));
             }
         }

@@ -31,8 +31,16 @@ type SharedKey = (PartitionKey, i64, u8);
 #[derive(Debug)]
 struct Lines {
     bytes: Rc<[u8]>,
+    end: End,
+}
+
+/// Where an event ends.
+#[derive(Debug, Clone, Copy)]
+struct End {
     partition: u32,
     next_offset: i64,
+    /// What its records carried.
+    payload_bytes: u64,
 }
 
 /// Readers that have something to get.
@@ -90,9 +98,14 @@ impl Tails {
 
     /// One turn's slice: hands out what is there.
     pub(super) fn hand_out<F: Fs>(&mut self, broker: &mut Broker<F>, table: &mut Table, now: Now) {
-        let mut budget = Budget { events: EVENTS_PER_TURN, bytes: BYTES_PER_TURN };
+        let mut budget = Budget {
+            events: EVENTS_PER_TURN,
+            bytes: BYTES_PER_TURN,
+        };
         for _ in 0..self.pending.len() {
-            let Some(id) = self.pending.pop_front() else { break };
+            let Some(id) = self.pending.pop_front() else {
+                break;
+            };
             self.resume(id, broker, table, now, &mut budget);
         }
         self.is_unfinished = true;
@@ -152,7 +165,12 @@ impl Tails {
         });
         if let Some(lines) = key.and_then(|key| self.shared.get(&key)) {
             session.outbox().push_shared(Rc::clone(&lines.bytes));
-            broker.skip_tail(id, lines.partition, lines.next_offset);
+            let End {
+                partition,
+                next_offset,
+                payload_bytes,
+            } = lines.end;
+            broker.skip_tail(id, partition, next_offset, payload_bytes);
             budget.spend(lines.bytes.len() as u64);
             return Then::HasMore;
         }
@@ -164,9 +182,14 @@ impl Tails {
                 session.codec().encode_tail(&event, &mut self.encoding);
                 let bytes: Rc<[u8]> = Rc::from(self.encoding.as_slice());
                 session.outbox().push_shared(Rc::clone(&bytes));
-                let (partition, next_offset) = end_of(&event);
                 if let Some(key) = key {
-                    self.shared.insert(key, Lines { bytes, partition, next_offset });
+                    self.shared.insert(
+                        key,
+                        Lines {
+                            bytes,
+                            end: end_of(&event),
+                        },
+                    );
                 }
             }
         }
@@ -175,13 +198,22 @@ impl Tails {
     }
 }
 
-/// An event's partition and the offset behind it.
-fn end_of(event: &TailEvent) -> (u32, i64) {
+fn end_of(event: &TailEvent) -> End {
     match event {
-        TailEvent::Records { partition, records } => {
-            let next = records.iter().last().map_or(0, |stored| stored.offset.saturating_add(1));
-            (*partition, next)
-        }
-        TailEvent::Corrupt { partition, next, .. } => (*partition, *next),
+        TailEvent::Records { partition, records } => End {
+            partition: *partition,
+            next_offset: records
+                .iter()
+                .last()
+                .map_or(0, |last| last.offset.saturating_add(1)),
+            payload_bytes: records.payload_bytes() as u64,
+        },
+        TailEvent::Corrupt {
+            partition, next, ..
+        } => End {
+            partition: *partition,
+            next_offset: *next,
+            payload_bytes: 0,
+        },
     }
 }
