@@ -249,6 +249,7 @@ impl Session {
                 Decoded::Skip { used } => done += used,
                 Decoded::Reply { used } => {
                     done += used;
+                    turn.broker.add_errors(u64::from(self.codec.own_is_error()));
                     if self.undecided > 0 {
                         self.state = State::BeforeReply;
                     } else {

@@ -51,6 +51,9 @@ pub trait Codec: Debug {
     /// line that is not empty decodes as [`Request::Stop`].
     fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a>;
 
+    /// Whether the codec's own reply, of the [`Decoded::Reply`] that came last, is an error: STATS counts those, too.
+    fn own_is_error(&self) -> bool;
+
     /// Encodes the codec's own reply, of the [`Decoded::Reply`] that came last.
     fn encode_own(&mut self, out: &mut Outbox);
 

@@ -395,6 +395,10 @@ impl Codec for LineCodec {
         }
     }
 
+    fn own_is_error(&self) -> bool {
+        matches!(self.own, Own::Error(_))
+    }
+
     fn encode_own(&mut self, out: &mut Outbox) {
         std::mem::take(&mut self.own).write(out.tail_mut());
     }
