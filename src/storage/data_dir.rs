@@ -1,94 +1,310 @@
 //! The data directory around the partitions: lock, text files, topics' files, checkpoints.
+//!
+//! A start calls, in this order: [`DataDir::lock`] (changes nothing but that the directory and LOCK exist), then whatever else may fail
+//! (the listeners), [`DataDir::begin`] (takes the clean-shutdown marker away before anything is written), [`DataDir::load_topics`]
+//! (finishes what it finds half done), [`DataDir::ensure_spare`], and opens the logs. A stop calls
+//! [`DataDir::write_clean_marker`] last. docs/format.md has the files.
+//!
+//! A text file is replaced whole or not at all, so one that cannot be read is damage from outside: a checkpoint then counts as
+//! absent (its lower values are always true), a topic's file leaves its directories to be named as strangers, and only broker.properties
+//! stops a start.
 
+#![forbid(unsafe_code)]
+
+mod checkpoints;
+mod topic_files;
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::fs::Fs;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::fs::{Fs, OpenMode, read_file};
+
 use super::Error;
 
-/// The checkpoint files recovery-point and log-start-offset: in memory, and on the disk when told.
+pub use checkpoints::Checkpoints;
+pub use topic_files::{CreateError, Deletion, Loaded, TopicFile};
+
+/// The only format that this program reads and writes.
+pub const FORMAT: u32 = 1;
+
+/// The largest partition number less one: with it, the directory of a topic with the longest name still has a name of 255 bytes.
+pub const PARTITIONS_MAX: u32 = 100_000;
+
+/// The largest text file that is read: far above what the most partitions need.
+pub(super) const TEXT_BYTES_MAX: usize = 64 << 20;
+
+const LOCK: &str = "LOCK";
+const PROPERTIES: &str = "broker.properties";
+const CLEAN_SHUTDOWN: &str = "clean-shutdown";
+const TOPICS: &str = "topics";
+
+/// The data directory, locked until this is dropped.
 #[derive(Debug)]
-pub struct Checkpoints<F: Fs> { fs: F }
-
-impl<F: Fs> Checkpoints<F> {
-    /// The offset below which everything is durable; `None` where the file has no line for the partition (or could not be read).
-    pub fn recovery_point(&self, topic: &str, partition: u32) -> Option<i64> { todo!() }
-    /// Moves it in memory, never back. [`Checkpoints::write_recovery_point`] puts it on the disk.
-    pub fn set_recovery_point(&self, topic: &str, partition: u32, offset: i64) { todo!() }
-    /// Replaces the file where something moved since it was written. A failure leaves the old file, whose lower values stay true.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn write_recovery_point(&self) -> Result<(), Error> { todo!() }
-    /// The log start offset; 0 where the file has no line for the partition.
-    pub fn log_start(&self, topic: &str, partition: u32) -> i64 { todo!() }
-    /// Replaces a text file of the data directory whole: `tmp`, fsync, rename, fsync of both directories. Where there is no room, `spare` goes first.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn replace_text(&self, path: &Path, text: &str) -> Result<(), Error> { todo!() }
+pub struct DataDir<F: Fs> {
+    root: PathBuf,
+    fs: F,
+    identity: Option<Identity>,
+    checkpoints: Rc<Checkpoints<F>>,
+    _lock: F::Lock,
 }
 
-/// A topic as its file in `topics/` describes it.
+/// Who the broker is, from broker.properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicFile {
-    /// The topic's name.
-    pub name: String,
-    /// Number of partitions.
-    pub partitions: u32,
-    /// Config overrides, as they stand: name and value.
-    pub configs: Vec<(String, String)>,
+pub struct Identity {
+    /// `broker.id`.
+    pub broker_id: i32,
+    /// `cluster.id`: 16 random bytes in base64url, made once.
+    pub cluster_id: String,
 }
-
-/// What a start found in the directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Whether the broker was stopped in order (clean-shutdown was there; it is gone from the disk by now).
-    pub is_clean: bool,
-    /// The topics, each with all its partition directories; what was half created or half deleted is finished. Sorted by name.
-    pub topics: Vec<TopicFile>,
-}
-
-/// The data directory, locked.
-#[derive(Debug)]
-pub struct DataDir<F: Fs> { root: PathBuf, fs: F }
 
 impl<F: Fs> DataDir<F> {
-    /// Creates the directory where it is missing and takes its lock. Changes nothing else.
+    /// Locks the directory, and reads what is known without writing. A missing directory is created (its parent exists), and so is LOCK; nothing
+    /// else changes.
     ///
     /// # Errors
-    /// One line for the operator that says what to do: another broker owns it, no permission, no directory.
-    pub fn lock(fs: F, root: &Path) -> Result<Self, String> { todo!() }
-    /// Everything of a start but the logs: broker.properties, clean-shutdown (removed and synced), spare, topics' files, checkpoints.
-    ///
-    /// # Errors
-    /// One line for the operator: a newer format, a file that cannot be read, a full disk.
-    pub fn start(&mut self) -> Result<Found, String> { todo!() }
-    /// The checkpoints, as [`DataDir::start`] read them.
-    pub fn checkpoints(&self) -> Rc<Checkpoints<F>> { todo!() }
-    /// A directory `<topic>-<n>` that belongs to no topic and holds a .log that is not empty, in the way of CREATE.
+    /// Where another broker owns the directory, or its format is newer, in words that say what to do; and what the system says.
+    pub fn lock(fs: F, root: &Path) -> Result<Self, Error> {
+        match fs.create_dir(root) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("creation", root)(e));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let path = root.join(LOCK);
+        let lock = fs.lock(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => Error::io("lock", &path)(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                format!(
+                    "another broker owns {}; stop it, or start this one with another --data-dir",
+                    root.display()
+                ),
+            )),
+            _ => Error::io("lock", &path)(e),
+        })?;
+        let identity = read_identity(&fs, &root.join(PROPERTIES))?;
+        let checkpoints = Rc::new(Checkpoints::load(fs.clone(), root));
+        Ok(Self {
+            root: root.to_owned(),
+            fs,
+            identity,
+            checkpoints,
+            _lock: lock,
+        })
+    }
+
+    /// Begins to change the directory: removes the clean-shutdown marker and makes that durable first, then makes broker.properties and topics/
+    /// where they are missing. Returns whether the marker was there.
     ///
     /// # Errors
     /// What the system says.
-    pub fn stranger(&self, topic: &str) -> Result<Option<PathBuf>, Error> { todo!() }
-    /// Writes a topic's file, then its directories, each synced: all is durable when this returns.
+    pub fn begin(&mut self) -> Result<bool, Error> {
+        let marker = self.root.join(CLEAN_SHUTDOWN);
+        let is_clean = self
+            .fs
+            .exists(&marker)
+            .map_err(Error::io("look-up", &marker))?;
+        if is_clean {
+            self.fs
+                .remove_file(&marker)
+                .map_err(Error::io("removal", &marker))?;
+            self.sync_root()?;
+        }
+        self.checkpoints.remove_tmp()?;
+        let topics = self.root.join(TOPICS);
+        match self.fs.create_dir(&topics) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            result => {
+                result.map_err(Error::io("creation", &topics))?;
+                self.sync_root()?;
+            }
+        }
+        if self.identity.is_none() {
+            self.sync_parent()?;
+            let identity = Identity {
+                broker_id: 0,
+                cluster_id: new_cluster_id()?,
+            };
+            let text = format!(
+                "format={FORMAT}\nbroker.id={}\ncluster.id={}\n",
+                identity.broker_id, identity.cluster_id
+            );
+            self.checkpoints
+                .replace_text(&self.root.join(PROPERTIES), &text)?;
+            self.identity = Some(identity);
+        }
+        Ok(is_clean)
+    }
+
+    /// The checkpoints, which the logs share.
+    #[must_use]
+    pub fn checkpoints(&self) -> &Rc<Checkpoints<F>> {
+        &self.checkpoints
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Who the broker is; `None` before [`DataDir::begin`] in a new directory.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// Makes the 64 KiB that text files can fall back on when the disk is full, where they are missing. Cheap where they are there. To be called
+    /// at a start and before appends are taken.
     ///
     /// # Errors
-    /// What the system says. What was made is taken back as far as that goes; what stays does not hinder another try.
-    pub fn create_topic(&self, topic: &TopicFile) -> Result<(), Error> { todo!() }
-    /// The first step of a deletion, durable when this returns: the topic's file says deleted=true.
-    ///
-    /// # Errors
-    /// What the system says; the topic is then still there.
-    pub fn mark_deleted(&self, topic: &TopicFile) -> Result<(), Error> { todo!() }
-    /// The rest of a deletion: directories with all their files, checkpoint lines, the topic's file.
-    ///
-    /// # Errors
-    /// What the system says; a start finishes it, and so does another call.
-    pub fn remove_deleted(&self, topic: &TopicFile) -> Result<(), Error> { todo!() }
-    /// Writes clean-shutdown: the last step of an orderly stop.
+    /// What the system says; `StorageFull` means that appends have to wait.
+    pub fn ensure_spare(&self) -> Result<(), Error> {
+        self.checkpoints.ensure_spare()
+    }
+
+    /// Writes the marker of an orderly stop: the last thing that a stop does.
     ///
     /// # Errors
     /// What the system says.
-    pub fn mark_clean(&self) -> Result<(), Error> { todo!() }
+    pub fn write_clean_marker(&self) -> Result<(), Error> {
+        let marker = self.root.join(CLEAN_SHUTDOWN);
+        self.fs
+            .open(&marker, OpenMode::CreateOrKeep)
+            .map(drop)
+            .map_err(Error::io("creation", &marker))?;
+        self.sync_root()
+    }
+
+    /// Bytes that can still be written.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn free_bytes(&self) -> Result<u64, Error> {
+        self.fs
+            .free_bytes(&self.root)
+            .map_err(Error::io("statvfs", &self.root))
+    }
+
+    /// Makes the name of a new data directory itself durable.
+    fn sync_parent(&self) -> Result<(), Error> {
+        let parent = match self.root.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => return Ok(()),
+        };
+        match self.fs.sync_dir(parent) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                log::warn!(
+                    "{} cannot be synced ({e}), so a power cut now may lose the new {}",
+                    parent.display(),
+                    self.root.display()
+                );
+                Ok(())
+            }
+            result => result.map_err(Error::io("fsync", parent)),
+        }
+    }
+
+    fn sync_root(&self) -> Result<(), Error> {
+        self.fs
+            .sync_dir(&self.root)
+            .map_err(Error::io("fsync", &self.root))
+    }
 }
+
+/// `<topic>-<partition>`.
+#[must_use]
+pub fn partition_dir_name(topic: &str, partition: u32) -> String {
+    format!("{topic}-{partition}")
+}
+
+/// Topic and partition of a directory's name: the last dash splits; the number is plain and canonical.
+#[must_use]
+pub fn parse_partition_dir(name: &str) -> Option<(&str, u32)> {
+    let (topic, digits) = name.rsplit_once('-')?;
+    let partition: u32 = digits.parse().ok()?;
+    (is_topic_name(topic) && partition < PARTITIONS_MAX && partition.to_string() == digits)
+        .then_some((topic, partition))
+}
+
+/// Whether a topic may have that name: 1 to 249 of `A-Z a-z 0-9 . _ -`, and not `.` or `..`.
+#[must_use]
+pub fn is_topic_name(name: &str) -> bool {
+    (1..=249).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+/// Reads a text file; `None` where it is missing or empty.
+///
+/// # Errors
+/// What the system says; `InvalidData` where it is no UTF-8 or larger than any of ours.
+fn read_text<F: Fs>(fs: &F, path: &Path) -> io::Result<Option<String>> {
+    let bytes = match read_file(fs, path, TEXT_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let text = String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// The `name=value` lines of a text; others are passed over.
+fn properties(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once('='))
+}
+
+fn read_identity<F: Fs>(fs: &F, path: &Path) -> Result<Option<Identity>, Error> {
+    let Some(text) = read_text(fs, path).map_err(Error::io("read", path))? else {
+        return Ok(None);
+    };
+    let value = |name: &str| {
+        properties(&text)
+            .find(|(n, _)| n.trim() == name)
+            .map(|(_, value)| value.trim())
+    };
+    let refused =
+        |words: String| Error::io("check", path)(io::Error::new(io::ErrorKind::InvalidData, words));
+    match value("format").map(str::parse::<u32>) {
+        Some(Ok(FORMAT)) => {}
+        Some(Ok(format)) => {
+            return Err(refused(format!(
+                "it says format={format}, and this mini-broker knows only format={FORMAT}; start the version that wrote it, or give another --data-dir"
+            )));
+        }
+        Some(Err(_)) | None => {
+            return Err(refused(format!(
+                "it has no line format={FORMAT}; is this the data directory of a mini-broker? If so, restore the file, else give another --data-dir"
+            )));
+        }
+    }
+    let broker_id = value("broker.id")
+        .map_or(Ok(0), str::parse)
+        .map_err(|_| refused("broker.id is no number; restore the file".to_owned()))?;
+    let cluster_id = value("cluster.id").unwrap_or_default().to_owned();
+    Ok(Some(Identity {
+        broker_id,
+        cluster_id,
+    }))
+}
+
+fn new_cluster_id() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| {
+        Error::io("getrandom", Path::new("cluster.id"))(io::Error::other(e.to_string()))
+    })?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+#[cfg(test)]
+mod tests;

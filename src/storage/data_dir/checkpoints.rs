@@ -1,0 +1,274 @@
+//! recovery-point and log-start-offset, and the way in which every text file of the data directory is replaced.
+
+#![forbid(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::fs::{File, Fs, OpenMode};
+use crate::storage::Error;
+
+use super::read_text;
+
+const RECOVERY_POINT: &str = "recovery-point";
+const LOG_START: &str = "log-start-offset";
+const TMP: &str = "tmp";
+const SPARE: &str = "spare";
+const SPARE_BYTES: u64 = 64 * 1024;
+
+/// The checkpoint files recovery-point and log-start-offset: in memory, and on the disk when told.
+#[derive(Debug)]
+pub struct Checkpoints<F: Fs> {
+    fs: F,
+    root: PathBuf,
+    recovery: RefCell<Table>,
+    start: RefCell<Table>,
+    has_spare: Cell<bool>,
+}
+
+/// One of the files.
+#[derive(Debug, Default)]
+struct Table {
+    offsets: BTreeMap<String, BTreeMap<u32, i64>>,
+    /// Whether something moved since it was written.
+    is_dirty: bool,
+}
+
+impl<F: Fs> Checkpoints<F> {
+    /// Reads both files; one that is missing, empty or cannot be read counts as 0 everywhere and is logged.
+    pub(super) fn load(fs: F, root: &Path) -> Self {
+        let recovery = RefCell::new(load_table(&fs, &root.join(RECOVERY_POINT)));
+        let start = RefCell::new(load_table(&fs, &root.join(LOG_START)));
+        Self {
+            fs,
+            root: root.to_owned(),
+            recovery,
+            start,
+            has_spare: Cell::new(false),
+        }
+    }
+
+    /// The offset below which everything is durable; `None` where the file has no line for the partition (or could not be read).
+    pub fn recovery_point(&self, topic: &str, partition: u32) -> Option<i64> {
+        self.recovery.borrow().get(topic, partition)
+    }
+
+    /// Moves it in memory, never back. [`Checkpoints::write_recovery_point`] puts it on the disk.
+    pub fn set_recovery_point(&self, topic: &str, partition: u32, offset: i64) {
+        self.recovery.borrow_mut().raise(topic, partition, offset);
+    }
+
+    /// Replaces the file where something moved since it was written. A failure leaves the old file, whose lower values stay true.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_recovery_point(&self) -> Result<(), Error> {
+        self.write_table(&self.recovery, RECOVERY_POINT)
+    }
+
+    /// The log start offset; 0 where the file has no line for the partition.
+    pub fn log_start(&self, topic: &str, partition: u32) -> i64 {
+        self.start.borrow().get(topic, partition).unwrap_or(0)
+    }
+
+    /// Moves it in memory, never back. [`Checkpoints::write_log_start`] puts it on the disk.
+    pub fn set_log_start(&self, topic: &str, partition: u32, offset: i64) {
+        self.start.borrow_mut().raise(topic, partition, offset);
+    }
+
+    /// As [`Checkpoints::write_recovery_point`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write_log_start(&self) -> Result<(), Error> {
+        self.write_table(&self.start, LOG_START)
+    }
+
+    /// Takes a topic's lines away in memory; the next writes of both files leave them out.
+    pub fn forget_topic(&self, topic: &str) {
+        for table in [&self.recovery, &self.start] {
+            let mut table = table.borrow_mut();
+            table.is_dirty |= table.offsets.remove(topic).is_some();
+        }
+    }
+
+    /// Replaces a text file of the data directory whole: `tmp`, fsync, rename, fsync of both directories. Where there is no room, `spare` goes first.
+    ///
+    /// # Errors
+    /// What the system says; the file is then the old or the new one.
+    pub fn replace_text(&self, path: &Path, text: &str) -> Result<(), Error> {
+        match self.try_replace(path, text) {
+            Err(e) if e.is_disk_full() => {
+                self.remove_spare()?;
+                self.try_replace(path, text)
+            }
+            result => result,
+        }
+    }
+
+    /// See [`super::DataDir::ensure_spare`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn ensure_spare(&self) -> Result<(), Error> {
+        if self.has_spare.get() {
+            return Ok(());
+        }
+        let path = self.root.join(SPARE);
+        let spare = self
+            .fs
+            .open(&path, OpenMode::CreateOrKeep)
+            .map_err(Error::io("creation", &path))?;
+        spare
+            .allocate(SPARE_BYTES)
+            .map_err(Error::io("allocation", &path))?;
+        spare.sync_data().map_err(Error::io("fdatasync", &path))?;
+        self.sync_dir(&self.root)?;
+        self.has_spare.set(true);
+        Ok(())
+    }
+
+    /// Removes what an interrupted replacement left.
+    pub(super) fn remove_tmp(&self) -> Result<(), Error> {
+        remove_if_there(&self.fs, &self.root.join(TMP)).map(drop)
+    }
+
+    fn remove_spare(&self) -> Result<(), Error> {
+        self.has_spare.set(false);
+        if remove_if_there(&self.fs, &self.root.join(SPARE))? {
+            log::warn!("the disk is full: spare was removed to make room for a text file");
+        }
+        Ok(())
+    }
+
+    fn try_replace(&self, path: &Path, text: &str) -> Result<(), Error> {
+        let tmp = self.root.join(TMP);
+        // Never write into a file that may also have its final name, as after a crash between the two directories' syncs.
+        self.remove_tmp()?;
+        let written = self.write_tmp(&tmp, text).and_then(|()| {
+            self.fs
+                .rename(&tmp, path)
+                .map_err(Error::io("rename", path))
+        });
+        if let Err(e) = written {
+            if let Err(e) = self.remove_tmp() {
+                log::warn!("{e}");
+            }
+            return Err(e);
+        }
+        let dir = path.parent().unwrap_or(&self.root);
+        self.sync_dir(dir)?;
+        if dir != self.root {
+            self.sync_dir(&self.root)?;
+        }
+        Ok(())
+    }
+
+    fn write_tmp(&self, tmp: &Path, text: &str) -> Result<(), Error> {
+        let file = self
+            .fs
+            .open(tmp, OpenMode::CreateNew)
+            .map_err(Error::io("creation", tmp))?;
+        file.write_all_at(text.as_bytes(), 0)
+            .map_err(Error::io("write", tmp))?;
+        file.sync_data().map_err(Error::io("fdatasync", tmp))
+    }
+
+    fn write_table(&self, table: &RefCell<Table>, name: &str) -> Result<(), Error> {
+        if !table.borrow().is_dirty {
+            return Ok(());
+        }
+        let text = table.borrow().text();
+        self.replace_text(&self.root.join(name), &text)?;
+        table.borrow_mut().is_dirty = false;
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), Error> {
+        self.fs.sync_dir(dir).map_err(Error::io("fsync", dir))
+    }
+}
+
+impl Table {
+    fn get(&self, topic: &str, partition: u32) -> Option<i64> {
+        self.offsets.get(topic)?.get(&partition).copied()
+    }
+
+    fn raise(&mut self, topic: &str, partition: u32, offset: i64) {
+        if let Some(found) = self
+            .offsets
+            .get_mut(topic)
+            .and_then(|partitions| partitions.get_mut(&partition))
+        {
+            self.is_dirty |= offset > *found;
+            *found = offset.max(*found);
+            return;
+        }
+        self.offsets
+            .entry(topic.to_owned())
+            .or_default()
+            .insert(partition, offset);
+        self.is_dirty = true;
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (topic, partitions) in &self.offsets {
+            for (partition, offset) in partitions {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{topic} {partition} {offset}");
+            }
+        }
+        text
+    }
+
+    /// `None` where any line is not what [`Table::text`] writes, or the last one was cut.
+    fn parse(text: &str) -> Option<Self> {
+        let mut table = Self::default();
+        for line in text.strip_suffix('\n')?.split('\n') {
+            let mut fields = line.split(' ');
+            let (topic, partition, offset) = (fields.next()?, fields.next()?, fields.next()?);
+            let offset: i64 = offset.parse().ok().filter(|&offset| offset >= 0)?;
+            if fields.next().is_some() || topic.is_empty() {
+                return None;
+            }
+            let partitions = table.offsets.entry(topic.to_owned()).or_default();
+            partitions.insert(partition.parse().ok()?, offset);
+        }
+        Some(table)
+    }
+}
+
+fn load_table<F: Fs>(fs: &F, path: &Path) -> Table {
+    let unreadable = |words: &dyn std::fmt::Display| {
+        log::error!(
+            "{} cannot be read and counts as 0 everywhere: {words}",
+            path.display()
+        );
+        Table::default()
+    };
+    match read_text(fs, path) {
+        Ok(Some(text)) => Table::parse(&text)
+            .unwrap_or_else(|| unreadable(&"a line is not <topic> <partition> <offset>")),
+        Ok(None) => {
+            log::info!(
+                "{} is missing or empty and counts as 0 everywhere",
+                path.display()
+            );
+            Table::default()
+        }
+        Err(e) => unreadable(&e),
+    }
+}
+
+/// Removes a file; returns whether there was one.
+pub(super) fn remove_if_there<F: Fs>(fs: &F, path: &Path) -> Result<bool, Error> {
+    match fs.remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("removal", path)(e)),
+    }
+}

@@ -1,0 +1,485 @@
+//! Topics on the disk: their files, their partitions' directories, and what a start finishes of both.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::fs::{DirEntry, File, Fs, OpenMode};
+use crate::storage::Error;
+
+use super::checkpoints::remove_if_there;
+use super::{DataDir, PARTITIONS_MAX, TOPICS, is_topic_name, parse_partition_dir};
+use super::{partition_dir_name, properties, read_text};
+
+/// What the file of a topic says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicFile {
+    /// The topic's name, which is the file's.
+    pub name: String,
+    /// How many partitions it has, 1 to [`PARTITIONS_MAX`].
+    pub partitions: u32,
+    /// Its config overrides, name and value as they stand there.
+    pub configs: Vec<(String, String)>,
+}
+
+/// What a start found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The topics, by name; each partition's directory exists.
+    pub topics: Vec<TopicFile>,
+    /// Partitions that had been written to and whose directory was gone: they start anew after the offsets they had.
+    pub lost: Vec<(String, u32)>,
+    /// Directories and files in the data directory that belong to no topic, left alone.
+    pub strangers: Vec<PathBuf>,
+}
+
+/// Why a topic was not created.
+#[derive(Debug)]
+pub enum CreateError {
+    /// A directory of that name is there, belongs to no topic, and holds records.
+    Stranger(PathBuf),
+    /// The system refused something; what had been made was taken back as far as possible.
+    Storage(Error),
+}
+
+/// A deletion that is under way: [`DataDir::delete_step`] goes on with it.
+#[derive(Debug)]
+pub struct Deletion {
+    topic: String,
+    dirs: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Deletion {
+    /// The topic that goes.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+}
+
+/// How much of a big file one step of a deletion takes: unlinking a gigabyte at once would stop the caller's loop.
+const SHORTEN_BYTES: u64 = 64 << 20;
+
+/// The line that says that a topic is being deleted.
+const DELETED: (&str, &str) = ("deleted", "true");
+
+impl<F: Fs> DataDir<F> {
+    /// The directory of a partition.
+    #[must_use]
+    pub fn partition_dir(&self, topic: &str, partition: u32) -> PathBuf {
+        self.root.join(partition_dir_name(topic, partition))
+    }
+
+    /// Reads all topics and finishes what an interrupted CREATE or DELETE left: makes missing directories (as damage, which [`Loaded::lost`]
+    /// names, where the recovery point has a line), removes those of deleted topics. What belongs to no topic is named in the log.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn load_topics(&self) -> Result<Loaded, Error> {
+        let mut loaded = Loaded::default();
+        let mut topics = BTreeMap::new();
+        let dir = self.root.join(TOPICS);
+        for entry in self.list(&dir)? {
+            match self.read_topic(&dir, &entry)? {
+                Some(Found::Topic(topic)) => {
+                    topics.insert(topic.name.clone(), topic);
+                }
+                Some(Found::Deleted(name)) => self.finish(&mut self.deletion(&name)?)?,
+                None => loaded.strangers.push(dir.join(&entry.name)),
+            }
+        }
+        self.name_strangers(&topics, &mut loaded)?;
+        for topic in topics.values() {
+            self.make_missing_dirs(topic, &mut loaded)?;
+        }
+        loaded.topics = topics.into_values().collect();
+        Ok(loaded)
+    }
+
+    /// Creates a topic: its file, then its directories, durable when this returns.
+    ///
+    /// # Errors
+    /// As [`CreateError`] says; `AlreadyExists` within where its file is there.
+    pub fn create_topic(&self, topic: &TopicFile) -> Result<(), CreateError> {
+        let path = self.topic_path(&topic.name);
+        match self.fs.exists(&path) {
+            Ok(false) => {}
+            Ok(true) => {
+                let exists = io::ErrorKind::AlreadyExists.into();
+                return Err(CreateError::Storage(Error::io("creation", &path)(exists)));
+            }
+            Err(e) => return Err(CreateError::Storage(Error::io("look-up", &path)(e))),
+        }
+        let mut is_new = Vec::new();
+        for partition in 0..topic.partitions {
+            is_new.push(self.clear_stranger(&self.partition_dir(&topic.name, partition))?);
+        }
+        let made = self.write_new_topic(topic, &is_new);
+        if made.is_err() {
+            self.undo_create(topic, &is_new);
+        }
+        made.map_err(CreateError::Storage)
+    }
+
+    /// Replaces a topic's file: after its configs or its number of partitions changed.
+    ///
+    /// # Errors
+    /// What the system says; the file is then the old or the new one.
+    pub fn write_topic(&self, topic: &TopicFile) -> Result<(), Error> {
+        self.checkpoints
+            .replace_text(&self.topic_path(&topic.name), &topic.text())
+    }
+
+    /// Deletes a topic whole. All its logs are closed.
+    ///
+    /// # Errors
+    /// What the system says; once its file says so the topic is gone, and the next start finishes the rest.
+    pub fn delete_topic(&self, topic: &str) -> Result<(), Error> {
+        self.finish(&mut self.mark_deleted(topic)?)
+    }
+
+    /// The first part of a deletion: from here on the topic is gone, also after a crash, though its files are there. The name can be used again
+    /// once [`DataDir::delete_step`] is done.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn mark_deleted(&self, topic: &str) -> Result<Deletion, Error> {
+        let text = format!("{}={}\n", DELETED.0, DELETED.1);
+        self.checkpoints
+            .replace_text(&self.topic_path(topic), &text)?;
+        self.deletion(topic)
+    }
+
+    /// Goes on with a deletion by one bounded step; returns whether it is done. Nothing may still send from the topic's files: big ones are
+    /// shortened slice by slice.
+    ///
+    /// # Errors
+    /// What the system says; the step can be tried again.
+    pub fn delete_step(&self, deletion: &mut Deletion) -> Result<bool, Error> {
+        if let Some(path) = deletion.files.last() {
+            if !self.shorten(path)? {
+                remove_if_there(&self.fs, path)?;
+                deletion.files.pop();
+            }
+            return Ok(false);
+        }
+        for dir in &deletion.dirs {
+            self.remove_partition_dir(dir)?;
+        }
+        self.sync_root()?;
+        self.checkpoints.forget_topic(&deletion.topic);
+        self.checkpoints.write_recovery_point()?;
+        self.checkpoints.write_log_start()?;
+        remove_if_there(&self.fs, &self.topic_path(&deletion.topic))?;
+        self.sync(&self.root.join(TOPICS))?;
+        Ok(true)
+    }
+
+    fn finish(&self, deletion: &mut Deletion) -> Result<(), Error> {
+        while !self.delete_step(deletion)? {}
+        Ok(())
+    }
+
+    /// Everything of a topic that is marked as deleted.
+    fn deletion(&self, topic: &str) -> Result<Deletion, Error> {
+        let mut deletion = Deletion {
+            topic: topic.to_owned(),
+            dirs: Vec::new(),
+            files: Vec::new(),
+        };
+        for entry in self.list(&self.root)? {
+            let name = entry.name.to_str().and_then(parse_partition_dir);
+            if !entry.is_dir || name.is_none_or(|(of, _)| of != topic) {
+                continue;
+            }
+            let dir = self.root.join(&entry.name);
+            let ours = self.list(&dir)?.into_iter().filter(is_ours);
+            deletion.files.extend(ours.map(|file| dir.join(file.name)));
+            deletion.dirs.push(dir);
+        }
+        Ok(deletion)
+    }
+
+    /// Takes a slice off a file that is too big to be unlinked at once; returns whether it did.
+    fn shorten(&self, path: &Path) -> Result<bool, Error> {
+        let file = match self.fs.open(path, OpenMode::Write) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(Error::io("open", path)(e)),
+        };
+        let len = file.len().map_err(Error::io("fstat", path))?;
+        if len <= SHORTEN_BYTES {
+            return Ok(false);
+        }
+        file.set_len(len - SHORTEN_BYTES)
+            .map_err(Error::io("truncate", path))?;
+        Ok(true)
+    }
+
+    fn remove_partition_dir(&self, dir: &Path) -> Result<(), Error> {
+        match self.fs.remove_dir(dir) {
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                log::warn!(
+                    "{} stays: it holds files that are not the broker's",
+                    dir.display()
+                );
+                Ok(())
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("removal", dir)(e)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn read_topic(&self, dir: &Path, entry: &DirEntry) -> Result<Option<Found>, Error> {
+        let path = dir.join(&entry.name);
+        let Some(name) = entry
+            .name
+            .to_str()
+            .filter(|name| is_topic_name(name) && !entry.is_dir)
+        else {
+            log::warn!("{} is no topic and is left alone", path.display());
+            return Ok(None);
+        };
+        let found = match read_text(&self.fs, &path) {
+            Ok(text) => text.and_then(|text| Found::parse(name, &text)),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => None,
+            Err(e) => return Err(Error::io("read", &path)(e)),
+        };
+        if found.is_none() {
+            log::error!(
+                "{} is damaged: it has no line partitions=<n>; the topic is not served until that line is back",
+                path.display()
+            );
+        }
+        Ok(found)
+    }
+
+    fn name_strangers(
+        &self,
+        topics: &BTreeMap<String, TopicFile>,
+        loaded: &mut Loaded,
+    ) -> Result<(), Error> {
+        for entry in self.list(&self.root)? {
+            let name = entry.name.to_str();
+            let is_known = match name.and_then(parse_partition_dir) {
+                Some((topic, partition)) if entry.is_dir => topics
+                    .get(topic)
+                    .is_some_and(|topic| partition < topic.partitions),
+                _ => name.is_some_and(|name| OURS.contains(&name)),
+            };
+            if !is_known {
+                let path = self.root.join(&entry.name);
+                log::warn!("{} belongs to no topic and is left alone", path.display());
+                loaded.strangers.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_missing_dirs(&self, topic: &TopicFile, loaded: &mut Loaded) -> Result<(), Error> {
+        let mut made = Vec::new();
+        for partition in 0..topic.partitions {
+            let dir = self.partition_dir(&topic.name, partition);
+            if self.fs.exists(&dir).map_err(Error::io("look-up", &dir))? {
+                continue;
+            }
+            if let Some(point) = self.checkpoints.recovery_point(&topic.name, partition) {
+                log::error!(
+                    "topic={} partition={partition}: {} is missing though it held records below offset {point}; they are lost, and the partition goes on there",
+                    topic.name,
+                    dir.display()
+                );
+                loaded.lost.push((topic.name.clone(), partition));
+            }
+            made.push(dir);
+        }
+        self.make_dirs(&made)
+    }
+
+    /// Makes directories and makes them durable.
+    fn make_dirs(&self, dirs: &[PathBuf]) -> Result<(), Error> {
+        for dir in dirs {
+            self.fs
+                .create_dir(dir)
+                .map_err(Error::io("creation", dir))?;
+            self.sync(dir)?;
+        }
+        if dirs.is_empty() {
+            Ok(())
+        } else {
+            self.sync_root()
+        }
+    }
+
+    fn write_new_topic(&self, topic: &TopicFile, is_new: &[bool]) -> Result<(), Error> {
+        // Lines of a topic that once had the name must not speak for this one.
+        self.checkpoints.forget_topic(&topic.name);
+        self.checkpoints.write_recovery_point()?;
+        self.checkpoints.write_log_start()?;
+        self.write_topic(topic)?;
+        self.make_dirs(&self.new_dirs(topic, is_new))?;
+        // A directory that was there already may not be durable either.
+        if is_new.contains(&false) {
+            self.sync_root()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn new_dirs(&self, topic: &TopicFile, is_new: &[bool]) -> Vec<PathBuf> {
+        let numbered = (0..topic.partitions)
+            .zip(is_new)
+            .filter(|(_, is_new)| **is_new);
+        numbered
+            .map(|(partition, _)| self.partition_dir(&topic.name, partition))
+            .collect()
+    }
+
+    /// Takes back what a failed creation made; what cannot be taken back, the next start finishes.
+    fn undo_create(&self, topic: &TopicFile, is_new: &[bool]) {
+        let undo = || -> Result<(), Error> {
+            remove_if_there(&self.fs, &self.topic_path(&topic.name))?;
+            self.sync(&self.root.join(TOPICS))?;
+            for dir in self.new_dirs(topic, is_new) {
+                self.remove_partition_dir(&dir)?;
+            }
+            self.sync_root()
+        };
+        if let Err(e) = undo() {
+            log::error!(
+                "topic={}: its creation failed and could not be taken back: {e}",
+                topic.name
+            );
+        }
+    }
+
+    /// Makes sure that no records lie where a partition is to be: removes empty segments. Returns whether there is no such directory.
+    fn clear_stranger(&self, dir: &Path) -> Result<bool, CreateError> {
+        let storage = |operation| move |e| CreateError::Storage(Error::io(operation, dir)(e));
+        if !self.fs.exists(dir).map_err(storage("look-up"))? {
+            return Ok(true);
+        }
+        let files = self.fs.read_dir(dir).map_err(storage("listing"))?;
+        let holds_records = |file: &DirEntry| is_ours(file) && is_log(file) && file.len > 0;
+        if files.iter().any(holds_records) {
+            return Err(CreateError::Stranger(dir.to_owned()));
+        }
+        for file in files.iter().filter(|file| is_ours(file) && !is_torn(file)) {
+            remove_if_there(&self.fs, &dir.join(&file.name)).map_err(CreateError::Storage)?;
+        }
+        self.fs.sync_dir(dir).map_err(storage("fsync"))?;
+        Ok(false)
+    }
+
+    fn topic_path(&self, topic: &str) -> PathBuf {
+        self.root.join(TOPICS).join(topic)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>, Error> {
+        let mut entries = self.fs.read_dir(dir).map_err(Error::io("listing", dir))?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn sync(&self, dir: &Path) -> Result<(), Error> {
+        self.fs.sync_dir(dir).map_err(Error::io("fsync", dir))
+    }
+}
+
+/// Names in the data directory that are the broker's own.
+const OURS: [&str; 8] = [
+    super::LOCK,
+    super::PROPERTIES,
+    super::CLEAN_SHUTDOWN,
+    super::TOPICS,
+    "recovery-point",
+    "log-start-offset",
+    "spare",
+    "tmp",
+];
+
+enum Found {
+    Topic(TopicFile),
+    Deleted(String),
+}
+
+impl Found {
+    fn parse(name: &str, text: &str) -> Option<Self> {
+        if properties(text).any(|line| line == DELETED) {
+            return Some(Self::Deleted(name.to_owned()));
+        }
+        let mut partitions = None;
+        let mut configs = Vec::new();
+        for (config, value) in properties(text) {
+            if config == "partitions" {
+                partitions = value.parse().ok();
+            } else {
+                configs.push((config.to_owned(), value.to_owned()));
+            }
+        }
+        let partitions = partitions.filter(|n| (1..=PARTITIONS_MAX).contains(n))?;
+        Some(Self::Topic(TopicFile {
+            name: name.to_owned(),
+            partitions,
+            configs,
+        }))
+    }
+}
+
+impl TopicFile {
+    fn text(&self) -> String {
+        let mut text = format!("partitions={}\n", self.partitions);
+        for (name, value) in &self.configs {
+            text.extend([name, "=", value, "\n"]);
+        }
+        text
+    }
+}
+
+/// Whether a name in a partition's directory is the broker's: append-times, or 20 digits and a suffix.
+fn is_ours(file: &DirEntry) -> bool {
+    let Some(name) = file.name.to_str().filter(|_| !file.is_dir) else {
+        return false;
+    };
+    let base = name.split_once('.').map_or("", |(base, _)| base);
+    name == "append-times" || (base.len() == 20 && base.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn is_log(file: &DirEntry) -> bool {
+    Path::new(&file.name)
+        .extension()
+        .is_some_and(|suffix| suffix == "log")
+}
+
+/// `<base>.torn`, `<base>.torn.1` ...
+fn is_torn(file: &DirEntry) -> bool {
+    file.name
+        .to_str()
+        .is_some_and(|name| name.contains(".torn"))
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stranger(dir) => write!(
+                f,
+                "{} holds records of no topic that is known; move it away, or choose another name",
+                dir.display()
+            ),
+            Self::Storage(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for CreateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Stranger(_) => None,
+            Self::Storage(e) => Some(e),
+        }
+    }
+}
