@@ -99,7 +99,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The payloads as records, with one timestamp for all.
-    pub fn records(&self, timestamp: i64) -> impl Iterator<Item = Record<'a>> + use<'a> {
+    pub fn records(&self, timestamp: i64) -> impl Iterator<Item = Record<'a>> + Clone + use<'a> {
         let mut rest = self.bytes;
         (0..self.count).map_while(move |_| {
             let (key, value, tail) = split_payload(rest)?;

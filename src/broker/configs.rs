@@ -266,6 +266,11 @@ impl Overrides {
         Ok(overrides)
     }
 
+    /// Takes in others; none is in both.
+    pub(super) fn add(&mut self, others: Self) {
+        self.values.extend(others.values);
+    }
+
     fn value(&self, config: Config) -> Option<i64> {
         self.values
             .iter()

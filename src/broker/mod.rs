@@ -1,18 +1,52 @@
 //! The broker: topics and partitions, the durability point of a turn, readers that wait.
 //!
-//! It is handed requests and the time, and hands back responses; it knows neither protocols nor sockets.
+//! It is handed requests and the time, and hands back responses; it knows neither protocols nor sockets. A turn of the
+//! event loop uses it in this order:
+//!
+//! 1. [`Broker::append`] for each append, [`Broker::handle`] for anything else that was read;
+//! 2. [`Broker::flush`], in every turn: the durability point, shared by all appends of the turn;
+//! 3. [`Broker::verdict`] for each run of appends, then [`Broker::end_turn`];
+//! 4. [`Broker::next_ready`] and [`Broker::resume`] for readers that waited, [`Broker::tick`] for background work;
+//! 5. sleep until [`Broker::next_deadline`] at the latest.
+//!
+//! No OK overtakes its fsync because 2 comes before 3; no reader sees a record before that because a log shows only what
+//! a flush published.
 
 #![forbid(unsafe_code)]
 
+mod appends;
 pub mod configs;
-mod partitioner;
+mod delayed_fetch;
+mod deletions;
+mod errors;
+mod partition;
+pub mod partitioner;
+mod reads;
+mod start;
+mod stats;
+mod topics;
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
 
-use crate::api::{ApiError, ConnectionId, Now, Payload, Request, Response, Run, TailEvent, Target, Verdict};
-use crate::clock::Clock;
+use crate::api::{
+    ApiError, ConnectionId, ErrorCode, Now, PartitionKey, Request, Response, TailEvent,
+};
 use crate::fs::Fs;
-use crate::storage::FsyncPolicy;
+use crate::storage::data_dir::{DataDir, TopicFile};
+use crate::storage::{FsyncPolicy, LogContext};
+
+use configs::Overrides;
+use delayed_fetch::{DelayedFetches, Parked, Wait};
+use deletions::Deletions;
+use partition::Partitions;
+use stats::Stats;
+use topics::Topics;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
@@ -59,52 +93,166 @@ pub enum Resumed {
 
 /// The broker.
 #[derive(Debug)]
-pub struct Broker<F: Fs> { fs: F }
+pub struct Broker<F: Fs> {
+    fs: F,
+    settings: Settings,
+    data_dir: DataDir<F>,
+    context: Rc<LogContext<F>>,
+    /// What `--config` said.
+    defaults: Overrides,
+    topics: Topics,
+    partitions: Partitions<F>,
+    /// The number of this turn of the loop.
+    turn: u64,
+    /// How many flushes there were.
+    flushes: u64,
+    /// Partitions that this turn tried to append to, once each.
+    dirty: Vec<PartitionKey>,
+    /// When partitions with unsynced records must be synced.
+    syncs: BTreeSet<(Duration, PartitionKey)>,
+    /// Connections whose SYNC the next flush does.
+    sync_waiters: Vec<ConnectionId>,
+    /// What the first failed fsync was told with; SYNC answers it from then on.
+    failed_sync: Option<ApiError>,
+    /// Partitions whose durable end moved since the last checkpoint, once each.
+    moved: Vec<PartitionKey>,
+    /// When recovery-point is replaced next, where something moved.
+    checkpoint_due: Option<Duration>,
+    /// Partitions with sealed segments that are not synced yet, once each.
+    background: VecDeque<PartitionKey>,
+    delayed: DelayedFetches,
+    deletions: Deletions<F>,
+    /// Deleted topics of which files are left.
+    unfinished_deletions: Vec<TopicFile>,
+    stats: Stats,
+}
 
 impl<F: Fs> Broker<F> {
-    /// Locks the data directory and opens every partition in it. `bind` is called once the lock is held and before anything is changed: where it
-    /// fails (the port is in use), the start changes nothing.
-    ///
-    /// # Errors
-    /// One line for the operator that says what to do.
-    pub fn open(fs: F, settings: Settings, clock: &dyn Clock, bind: impl FnOnce() -> Result<(), String>) -> Result<Self, String> { todo!() }
-    /// Appends; the fate of the run is known after [`Broker::flush`]. A run of 1 (or a batch's), for the caller to join to the one before.
-    ///
-    /// # Errors
-    /// Refused, nothing stored.
-    pub fn append(&mut self, target: Target<'_>, payload: &Payload<'_>, now: Now) -> Result<Run, ApiError> { todo!() }
-    /// Any other request. The caller has no undecided append of this connection.
-    pub fn handle(&mut self, connection: ConnectionId, request: &Request<'_>, now: Now) -> Outcome { todo!() }
-    /// The durability point: writes every partition that was appended to, syncs as the policy says, publishes.
-    pub fn flush(&mut self, clock: &dyn Clock) { todo!() }
-    /// What the flush decided for the run; asked between the flush and [`Broker::end_turn`].
-    pub fn verdict(&self, run: &Run) -> &Verdict { todo!() }
-    /// Forgets the verdicts of this turn.
-    pub fn end_turn(&mut self) { todo!() }
+    /// Any request but an append. The caller has no undecided append of this connection.
+    pub fn handle(&mut self, connection: ConnectionId, request: &Request<'_>, now: Now) -> Outcome {
+        let reply = Outcome::Reply;
+        let outcome = match request {
+            Request::Append(..) => Err(ApiError::new(
+                ErrorCode::BadArgument,
+                "an append is answered by the flush of its turn, not here",
+            )),
+            Request::Read {
+                target,
+                from,
+                max_records,
+                wait,
+                crc,
+            } => self.read(
+                connection,
+                *target,
+                *from,
+                (*max_records, *crc),
+                (*wait, now),
+            ),
+            Request::Fetch {
+                target,
+                from,
+                max_bytes,
+                min_bytes,
+                wait,
+            } => self.fetch(
+                connection,
+                *target,
+                *from,
+                (*max_bytes, *min_bytes),
+                (*wait, now),
+            ),
+            Request::Tail(from) => self.tail(connection, *from, now),
+            Request::Stop => {
+                self.forget(connection);
+                Ok(reply(Response::Done))
+            }
+            Request::Offsets(target) => self.offsets(*target).map(reply),
+            Request::At(target, time) => self.at(*target, *time, now).map(reply),
+            Request::Explain(target, from) => self.explain(*target, *from, now).map(reply),
+            Request::Create {
+                topic,
+                partitions,
+                configs,
+            } => self
+                .create_topic(topic, *partitions, configs, now)
+                .map(|()| reply(Response::Done)),
+            Request::Delete(topic) => self.delete_topic(topic).map(|()| reply(Response::Done)),
+            Request::Topics => Ok(reply(self.list_topics())),
+            Request::Describe(topic) => self.describe_topic(topic).map(reply),
+            Request::Segments(target) => self.segments(*target).map(reply),
+            Request::Sync => {
+                self.delayed.park(
+                    connection,
+                    Wait::Parked(Parked::Sync {
+                        flushes: self.flushes,
+                    }),
+                    None,
+                );
+                self.sync_waiters.push(connection);
+                Ok(Outcome::Parked)
+            }
+            Request::Stats => Ok(reply(self.stats(now))),
+        };
+        outcome.unwrap_or_else(|error| reply(self.refusal(error)))
+    }
+
+    /// An error as a response, counted.
+    fn refusal(&mut self, error: ApiError) -> Response {
+        self.stats.errors += 1;
+        Response::Error(error)
+    }
+
+    /// Topic and number of a partition, for messages.
+    fn place(&self, key: PartitionKey) -> (&str, u32) {
+        let partition = self.partitions.get(key);
+        let topic = partition.and_then(|partition| self.topics.get(partition.topic));
+        let name = topic.map_or("a deleted topic", |topic| &topic.name);
+        (name, partition.map_or(0, |partition| partition.number))
+    }
+
     /// A connection whose parked request or tail can go on: records came, its time is over, its topic was deleted. A connection is named once
     /// for each such change, in slices: the caller goes on with the next turn where a budget ends.
-    pub fn next_ready(&mut self, now: Now) -> Option<ConnectionId> { todo!() }
-    /// Goes on with the parked request or tail of a connection.
-    pub fn resume(&mut self, connection: ConnectionId, now: Now) -> Resumed { todo!() }
-    /// The next partition, number and offset that the tail of a connection would read, for sharing what was encoded already.
-    pub fn tail_position(&self, connection: ConnectionId) -> Option<(crate::api::PartitionKey, u32, i64)> { todo!() }
-    /// Moves a tail past what it was given from a shared encoding; `payload_bytes` is what its records carried, for STATS (0 for damage).
-    pub fn skip_tail(&mut self, connection: ConnectionId, partition: u32, next_offset: i64, payload_bytes: u64) { todo!() }
+    pub fn next_ready(&mut self, now: Now) -> Option<ConnectionId> {
+        self.delayed.next_ready(now.mono)
+    }
+
     /// Ends whatever the connection waits for.
-    pub fn forget(&mut self, connection: ConnectionId) { todo!() }
-    /// When [`Broker::next_ready`], [`Broker::tick`] or a due sync wants to be called at the latest, by the monotonic clock; `None` for no hurry.
-    pub fn next_deadline(&self) -> Option<std::time::Duration> { todo!() }
-    /// One bounded slice of background work: syncs that are due, checkpoints, sealed segments to sync, files to shorten and unlink.
-    pub fn tick(&mut self, clock: &dyn Clock) { todo!() }
-    /// Syncs and closes every partition, then writes clean-shutdown.
-    ///
-    /// # Errors
-    /// One line; no marker was written then, and the process exits with 1.
-    pub fn close(&mut self, clock: &dyn Clock) -> Result<(), String> { todo!() }
+    pub fn forget(&mut self, connection: ConnectionId) {
+        self.delayed.remove(connection);
+    }
+
+    /// When [`Broker::flush`], [`Broker::next_ready`] or [`Broker::tick`] wants to be called at the latest, by the monotonic clock: zero for
+    /// at once, `None` for no hurry.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let is_urgent =
+            !self.dirty.is_empty() || !self.sync_waiters.is_empty() || !self.background.is_empty();
+        [
+            is_urgent.then_some(Duration::ZERO),
+            self.delayed.next_deadline(),
+            self.syncs.first().map(|&(due, _)| due),
+            self.checkpoint_due,
+            self.deletions.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
     /// Tells how many connections there are now, for STATS.
-    pub fn set_connections(&mut self, connections: u64) { todo!() }
+    pub fn set_connections(&mut self, connections: u64) {
+        self.stats.connections = connections;
+    }
+
     /// Counts errors that were answered without asking the broker (an unknown verb, a line too long), for STATS.
-    pub fn add_errors(&mut self, errors: u64) { todo!() }
+    pub fn add_errors(&mut self, errors: u64) {
+        self.stats.errors += errors;
+    }
+
     /// What it was started with.
-    pub fn settings(&self) -> &Settings { todo!() }
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
 }

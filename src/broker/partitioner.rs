@@ -46,7 +46,7 @@ const RUN_BYTES: u64 = 64 * 1024;
 
 /// The partition that records without a key stick to.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Sticky {
+pub(super) struct Sticky {
     partition: u32,
     records: u64,
     bytes: u64,
@@ -56,7 +56,12 @@ pub struct Sticky {
 impl Sticky {
     /// The partition for what comes now in that turn of the loop: the same as before, or another of `partitions` once the run was long
     /// enough. It changes only between turns, and passes over those that `is_open` refuses.
-    pub fn choose(&mut self, turn: u64, partitions: u32, is_open: impl Fn(u32) -> bool) -> u32 {
+    pub(super) fn choose(
+        &mut self,
+        turn: u64,
+        partitions: u32,
+        is_open: impl Fn(u32) -> bool,
+    ) -> u32 {
         let is_over = self.turn != turn && (self.records >= RUN_RECORDS || self.bytes >= RUN_BYTES);
         if is_over || self.partition >= partitions || !is_open(self.partition) {
             let others = (1..=partitions).map(|step| (self.partition + step) % partitions.max(1));
@@ -71,7 +76,7 @@ impl Sticky {
     }
 
     /// Counts what went to the partition last chosen.
-    pub fn count(&mut self, records: u64, bytes: u64) {
+    pub(super) fn count(&mut self, records: u64, bytes: u64) {
         self.records += records;
         self.bytes += bytes;
     }

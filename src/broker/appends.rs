@@ -1,0 +1,444 @@
+//! Appends and the durability point: what is appended in a turn of the loop is undecided until the flush.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::api::{ApiError, Now, PartitionKey, Payload, Run, Target, Verdict};
+use crate::clock::Clock;
+use crate::fs::Fs;
+use crate::record::Record;
+use crate::storage::{Error, FsyncPolicy};
+
+use super::partition::Failure;
+use super::{Broker, errors};
+
+/// Partitions that one tick syncs at most, while each takes no time; [`TICK_TIME`] bounds slow ones.
+const TICK_SYNCS: usize = 64;
+
+/// After so long a tick leaves what else is due to the next turn.
+const TICK_TIME: Duration = Duration::from_millis(5);
+
+/// recovery-point is replaced at most once in so long.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl<F: Fs> Broker<F> {
+    /// Appends; the fate of the run is known after [`Broker::flush`]. A run of 1 (or a batch's), for the caller to join to the one before.
+    ///
+    /// # Errors
+    /// Refused, nothing stored.
+    #[inline]
+    pub fn append(
+        &mut self,
+        target: Target<'_>,
+        payload: &Payload<'_>,
+        now: Now,
+    ) -> Result<Run, ApiError> {
+        let result = self.append_undecided(target, payload, now);
+        if result.is_err() {
+            self.stats.errors += 1;
+        }
+        result
+    }
+
+    #[inline]
+    fn append_undecided(
+        &mut self,
+        target: Target<'_>,
+        payload: &Payload<'_>,
+        now: Now,
+    ) -> Result<Run, ApiError> {
+        let (key, number) = self.route(target, payload, now)?;
+        let partition = self
+            .partitions
+            .get_mut(key)
+            .ok_or_else(|| errors::unknown_topic(target.topic))?;
+        if !partition.is_dirty {
+            partition.begin_turn();
+            self.dirty.push(key);
+        }
+        if let Some(failure) = &partition.failure {
+            return Err(failure.error.clone());
+        }
+        let appended = match payload {
+            Payload::Record {
+                timestamp,
+                key,
+                value,
+                headers,
+            } => {
+                let timestamp = timestamp.unwrap_or(now.wall_ms);
+                let record = Record {
+                    timestamp,
+                    key: *key,
+                    value: *value,
+                    headers,
+                };
+                partition
+                    .log
+                    .append(&record, now.wall_ms)
+                    .map(|offset| (offset, offset, 1, false))
+            }
+            Payload::Batch(batch) => {
+                let max = self.settings.max_batch_bytes;
+                if u64::try_from(batch.bytes.len()).is_ok_and(|bytes| bytes > max) {
+                    return Err(errors::batch_too_large(batch.bytes.len(), max));
+                }
+                let records = batch.records(now.wall_ms);
+                let range = partition.log.append_batch(records, now.wall_ms);
+                range.map(|(first, last)| (first, last, batch.count, true))
+            }
+        };
+        match appended {
+            Ok((first_offset, last_offset, count, is_batch)) => {
+                partition.turn_end = last_offset + 1;
+                Ok(Run {
+                    key,
+                    partition: number,
+                    first_offset,
+                    count,
+                    is_batch,
+                })
+            }
+            Err(error) => Err(self.refuse_append(key, &error)),
+        }
+    }
+
+    /// The partition that an append goes to, and its number.
+    #[inline]
+    fn route(
+        &mut self,
+        target: Target<'_>,
+        payload: &Payload<'_>,
+        now: Now,
+    ) -> Result<(PartitionKey, u32), ApiError> {
+        let id = match self.topics.last_named(target.topic) {
+            Some(id) => id,
+            None => self.find_or_create(target, payload, now)?,
+        };
+        let topic = self
+            .topics
+            .get(id)
+            .ok_or_else(|| errors::unknown_topic(target.topic))?;
+        let number = match (target.partition, topic.partitions.as_slice()) {
+            (Some(number), _) => number,
+            (None, &[key]) => return Ok((key, 0)),
+            (None, _) => self.choose_partition(id, payload)?,
+        };
+        let topic = self
+            .topics
+            .get(id)
+            .ok_or_else(|| errors::unknown_topic(target.topic))?;
+        let place = usize::try_from(number).unwrap_or(usize::MAX);
+        match topic.partitions.get(place) {
+            Some(&key) => Ok((key, number)),
+            None => Err(errors::unknown_partition(
+                &topic.name,
+                number,
+                topic.partition_count(),
+            )),
+        }
+    }
+
+    /// The answer to an append that the engine refused. Where the system was at fault, the rest of the turn is refused too.
+    #[cold]
+    fn refuse_append(&mut self, key: PartitionKey, error: &Error) -> ApiError {
+        match error {
+            Error::Io { .. } => self.fail_turn(key, error),
+            Error::OutOfRange { .. }
+            | Error::Corrupt(_)
+            | Error::TooLarge { .. }
+            | Error::Unstorable(_)
+            | Error::FutureTimestamp { .. }
+            | Error::ReadOnly
+            | Error::Exhausted => self.explain_error(key, error),
+        }
+    }
+
+    /// A write failed in the middle of a turn: what was buffered is gone, and to keep the offsets in runs unambiguous no later append of the
+    /// turn is taken. Returns what the peers are told.
+    #[cold]
+    pub(super) fn fail_turn(&mut self, key: PartitionKey, error: &Error) -> ApiError {
+        let answer = self.explain_error(key, error);
+        let (topic, number) = self.place(key);
+        log::error!("appends fail on topic={topic} partition={number}: {error}");
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return answer;
+        };
+        let good_below = partition.log.written_offset();
+        let is_read_only = partition.log.is_read_only();
+        let failure = Failure {
+            good_below,
+            error: answer,
+        };
+        let answer = partition
+            .failure
+            .get_or_insert_with(|| Box::new(failure))
+            .error
+            .clone();
+        if is_read_only {
+            let (topic, number) = self.place(key);
+            let lost = errors::of_sync(error, topic, number);
+            self.failed_sync.get_or_insert(lost);
+        }
+        answer
+    }
+
+    /// The durability point: writes every partition that was appended to, syncs as the policy says, publishes. To be called in every
+    /// turn, appends or not.
+    pub fn flush(&mut self, clock: &dyn Clock) {
+        if !self.dirty.is_empty() {
+            let mut dirty = std::mem::take(&mut self.dirty);
+            for key in dirty.drain(..) {
+                self.flush_partition(key, clock);
+            }
+            // Its memory is used again in the next turn.
+            self.dirty = dirty;
+        }
+        self.flushes += 1;
+        if !self.sync_waiters.is_empty() {
+            for key in self.partitions.keys() {
+                self.sync(key, clock);
+            }
+            for connection in std::mem::take(&mut self.sync_waiters) {
+                self.delayed.wake_one(connection);
+            }
+        }
+    }
+
+    fn flush_partition(&mut self, key: PartitionKey, clock: &dyn Clock) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        if let Some(error) = partition.log.write().err() {
+            self.fail_turn(key, &error);
+        }
+        if self.must_sync(key) {
+            self.sync(key, clock);
+        } else {
+            self.schedule_sync(key, clock);
+        }
+        self.publish(key);
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        partition.is_dirty = false;
+        let end = partition.log.log_end_offset();
+        let verdict = match partition.failure.take() {
+            None => Verdict {
+                good_below: end,
+                error: None,
+            },
+            Some(failure) => Verdict {
+                good_below: failure.good_below,
+                error: Some(failure.error),
+            },
+        };
+        let good_end = verdict
+            .good_below
+            .clamp(partition.turn_start, partition.turn_end);
+        self.stats.records_in += u64::try_from(good_end - partition.turn_start).unwrap_or(0);
+        self.stats.bytes_in += partition.log.bytes().saturating_sub(partition.bytes_before);
+        self.stats.errors += u64::try_from(partition.turn_end - good_end).unwrap_or(0);
+        let segments = partition.log.segment_count();
+        let has_sealed =
+            segments > partition.segments && self.settings.fsync != FsyncPolicy::Always;
+        partition.segments = segments;
+        if has_sealed && !partition.has_background {
+            partition.has_background = true;
+            self.background.push_back(key);
+        }
+        self.partitions.decide(key, verdict);
+    }
+
+    /// Whether this flush syncs the partition.
+    fn must_sync(&self, key: PartitionKey) -> bool {
+        let Some(partition) = self.partitions.get(key) else {
+            return false;
+        };
+        let Some(topic) = self.topics.get(partition.topic) else {
+            return false;
+        };
+        let log = &partition.log;
+        if self.settings.fsync == FsyncPolicy::Always {
+            return true;
+        }
+        let unsynced = log.written_offset().saturating_sub(log.durable_offset());
+        unsynced >= topic.flush.messages || topic.flush.after.is_some_and(|after| after.is_zero())
+    }
+
+    /// Sets when the partition is synced, where its first unsynced record asks for it.
+    fn schedule_sync(&mut self, key: PartitionKey, clock: &dyn Clock) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        if partition.sync_due.is_some() || !partition.log.is_dirty() {
+            return;
+        }
+        let every = match self.settings.fsync {
+            FsyncPolicy::EveryMs(ms) => Some(Duration::from_millis(u64::from(ms))),
+            FsyncPolicy::Always | FsyncPolicy::Never => None,
+        };
+        let own = self
+            .topics
+            .get(partition.topic)
+            .and_then(|topic| topic.flush.after);
+        if let Some(after) = every.into_iter().chain(own).min() {
+            let due = clock.now().mono.saturating_add(after);
+            partition.sync_due = Some(due);
+            self.syncs.insert((due, key));
+        }
+    }
+
+    /// Makes everything that the partition holds durable. A failure is final: the partition is read-only from then on, and
+    /// what this turn appended past the durable end is lost to its clients.
+    fn sync(&mut self, key: PartitionKey, clock: &dyn Clock) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        if let Some(due) = partition.sync_due.take() {
+            self.syncs.remove(&(due, key));
+        }
+        if !partition.log.is_dirty() && !partition.log.is_read_only() {
+            return;
+        }
+        let durable = partition.log.durable_offset();
+        let started = clock.now().mono;
+        let result = partition.log.sync();
+        let took = clock.now().mono.saturating_sub(started);
+        let is_moved = partition.log.durable_offset() > durable;
+        if let Err(error) = result {
+            self.fail_sync(key, &error);
+        } else {
+            self.stats.fsyncs += 1;
+            self.stats.fsync_max = self.stats.fsync_max.max(took);
+        }
+        if is_moved {
+            self.note_moved(key, started);
+        }
+    }
+
+    #[cold]
+    pub(super) fn fail_sync(&mut self, key: PartitionKey, error: &Error) {
+        let (topic, number) = self.place(key);
+        let answer = errors::of_sync(error, topic, number);
+        if !matches!(error, Error::ReadOnly) {
+            log::error!("topic={topic} partition={number} is read-only from now on: {error}");
+        }
+        self.failed_sync.get_or_insert_with(|| answer.clone());
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        let good_below = partition.log.durable_offset();
+        let before = partition.failure.take();
+        if partition.is_dirty && (before.is_some() || partition.turn_end > partition.turn_start) {
+            // The first error is what later appends of the turn were told; what it left good is bad now.
+            let error = before.map_or(answer, |before| before.error);
+            partition.failure = Some(Box::new(Failure { good_below, error }));
+        }
+    }
+
+    /// Lets readers see what the policy allows, and wakes those who wait for it.
+    fn publish(&mut self, key: PartitionKey) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        let before = partition.log.high_watermark();
+        partition.log.publish();
+        if partition.log.high_watermark() > before {
+            self.delayed.wake(key);
+        }
+    }
+
+    /// The partition's durable end moved: a checkpoint is due.
+    fn note_moved(&mut self, key: PartitionKey, mono: Duration) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        if !partition.is_moved {
+            partition.is_moved = true;
+            self.moved.push(key);
+        }
+        self.checkpoint_due
+            .get_or_insert(mono.saturating_add(CHECKPOINT_INTERVAL));
+    }
+
+    /// What SYNC answers.
+    pub(super) fn sync_result(&self) -> Result<(), ApiError> {
+        self.failed_sync.clone().map_or(Ok(()), Err)
+    }
+
+    /// What the flush decided for the run; asked between the flush and [`Broker::end_turn`].
+    #[must_use]
+    pub fn verdict(&self, run: &Run) -> &Verdict {
+        self.partitions.verdict(run.key)
+    }
+
+    /// Forgets the verdicts of this turn.
+    pub fn end_turn(&mut self) {
+        self.turn += 1;
+        self.partitions.end_turn();
+    }
+
+    /// One bounded slice of background work: syncs that are due, checkpoints, sealed segments to sync, files to shorten and unlink.
+    pub fn tick(&mut self, clock: &dyn Clock) {
+        let started = clock.now().mono;
+        for _ in 0..TICK_SYNCS {
+            let now = clock.now().mono;
+            match self.syncs.first() {
+                Some(&(due, key)) if due <= now && now.saturating_sub(started) < TICK_TIME => {
+                    self.sync(key, clock);
+                    self.publish(key);
+                }
+                Some(_) | None => break,
+            }
+        }
+        if self.checkpoint_due.is_some_and(|due| due <= started) {
+            self.checkpoint();
+        }
+        if let Some(key) = self.background.pop_front() {
+            self.sync_sealed(key, started);
+        }
+        self.deletions.work(started);
+    }
+
+    /// Syncs one sealed segment of a partition.
+    fn sync_sealed(&mut self, key: PartitionKey, mono: Duration) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        let durable = partition.log.durable_offset();
+        let has_more = partition.log.background();
+        partition.has_background = has_more;
+        if has_more {
+            self.background.push_back(key);
+        }
+        if partition.log.durable_offset() > durable {
+            self.note_moved(key, mono);
+        } else if partition.log.is_read_only() {
+            self.fail_sync(key, &Error::ReadOnly);
+        }
+    }
+
+    /// Replaces recovery-point. Where that fails the old one stays, whose lower values are still true, and the next second tries again.
+    pub(super) fn checkpoint(&mut self) {
+        for key in std::mem::take(&mut self.moved) {
+            let Some(partition) = self.partitions.get_mut(key) else {
+                continue;
+            };
+            partition.is_moved = false;
+            let (number, durable) = (partition.number, partition.log.durable_offset());
+            if let Some(topic) = self.topics.get(partition.topic) {
+                self.context
+                    .checkpoints
+                    .set_recovery_point(&topic.name, number, durable);
+            }
+        }
+        self.checkpoint_due = None;
+        if let Err(error) = self.context.checkpoints.write_recovery_point() {
+            log::warn!(
+                "recovery-point could not be replaced, a start after a crash scans more: {error}"
+            );
+        }
+    }
+}

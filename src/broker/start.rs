@@ -1,0 +1,167 @@
+//! The start and the orderly stop.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::clock::Clock;
+use crate::fs::Fs;
+use crate::storage::data_dir::{DataDir, TopicFile};
+use crate::storage::{LogContext, StartFrom};
+
+use super::configs::Overrides;
+use super::delayed_fetch::DelayedFetches;
+use super::deletions::Deletions;
+use super::partition::Partitions;
+use super::stats::Stats;
+use super::topics::Topics;
+use super::{Broker, Settings};
+
+impl<F: Fs> Broker<F> {
+    /// Locks the data directory and opens every partition in it. `bind` is called once the lock is held and before anything is changed: where it
+    /// fails (the port is in use), the start changes nothing.
+    ///
+    /// # Errors
+    /// One line for the operator that says what to do.
+    pub fn open(
+        fs: F,
+        settings: Settings,
+        clock: &dyn Clock,
+        bind: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let configs = settings
+            .configs
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let defaults = Overrides::of_broker(configs).map_err(|error| error.message)?;
+        let mut data_dir = DataDir::lock(fs.clone(), &settings.data_dir)?;
+        bind()?;
+        let found = data_dir.start()?;
+        let context = LogContext {
+            fs: fs.clone(),
+            fsync: settings.fsync,
+            checkpoints: data_dir.checkpoints(),
+        };
+        let mut broker = Self {
+            fs,
+            settings,
+            data_dir,
+            context: Rc::new(context),
+            defaults,
+            topics: Topics::default(),
+            partitions: Partitions::new(),
+            turn: 0,
+            flushes: 0,
+            dirty: Vec::new(),
+            syncs: BTreeSet::new(),
+            sync_waiters: Vec::new(),
+            failed_sync: None,
+            moved: Vec::new(),
+            checkpoint_due: None,
+            background: VecDeque::new(),
+            delayed: DelayedFetches::default(),
+            deletions: Deletions::new(),
+            unfinished_deletions: Vec::new(),
+            stats: Stats {
+                started: clock.now().mono,
+                ..Stats::default()
+            },
+        };
+        for file in &found.topics {
+            broker.open_found(
+                file,
+                StartFrom {
+                    is_clean: found.is_clean,
+                },
+                clock,
+            )?;
+        }
+        broker.after_open(found.is_clean);
+        Ok(broker)
+    }
+
+    fn open_found(
+        &mut self,
+        file: &TopicFile,
+        start: StartFrom,
+        clock: &dyn Clock,
+    ) -> Result<(), String> {
+        let mut overrides = Overrides::default();
+        for (name, value) in &file.configs {
+            // One by one, so that a line of a newer version costs only itself.
+            match Overrides::of_topic([(name.as_str(), value.as_str())]) {
+                Ok(good) => overrides.add(good),
+                Err(error) => {
+                    log::warn!(
+                        "topic={} has a config that is left out: {}",
+                        file.name,
+                        error.message
+                    );
+                }
+            }
+        }
+        self.open_topic(&file.name, file.partitions, overrides, start, clock.now())
+            .map(|_| ())
+            .map_err(|error| format!("topic {} cannot be opened: {error}", file.name))
+    }
+
+    fn after_open(&mut self, is_clean: bool) {
+        let (topics, partitions) = (self.topics.len(), self.partitions.len());
+        log::info!("opened topics={topics} partitions={partitions} clean={is_clean}");
+        if topics > usize::try_from(self.settings.max_topics).unwrap_or(usize::MAX) {
+            log::warn!(
+                "topics={topics} are more than --max-topics={}",
+                self.settings.max_topics
+            );
+        }
+        if partitions > self.settings.max_partitions {
+            log::warn!(
+                "partitions={partitions} are more than --max-partitions={}",
+                self.settings.max_partitions
+            );
+        }
+        for key in self.partitions.keys() {
+            if self
+                .partitions
+                .get(key)
+                .is_some_and(|partition| partition.log.is_read_only())
+            {
+                self.fail_sync(key, &crate::storage::Error::ReadOnly);
+            }
+        }
+    }
+
+    /// Syncs and closes every partition, then writes clean-shutdown.
+    ///
+    /// # Errors
+    /// One line; no marker was written then, and the process exits with 1.
+    pub fn close(&mut self, clock: &dyn Clock) -> Result<(), String> {
+        self.flush(clock);
+        let mut failure = self.failed_sync.as_ref().map(|error| error.message.clone());
+        for key in self.partitions.keys() {
+            let Some(partition) = self.partitions.get_mut(key) else {
+                continue;
+            };
+            if let Err(error) = partition.log.close() {
+                let (topic, number) = self.place(key);
+                log::error!("topic={topic} partition={number} could not be closed: {error}");
+                failure.get_or_insert_with(|| {
+                    format!("{topic}/{number} could not be closed: {error}")
+                });
+            }
+        }
+        self.checkpoint();
+        if let Some(failure) = failure {
+            return Err(format!(
+                "the stop is not clean, the next start looks at all tails: {failure}"
+            ));
+        }
+        let written = self.context.checkpoints.write_recovery_point();
+        written
+            .and_then(|()| self.data_dir.mark_clean())
+            .map_err(|error| {
+                format!("the stop is not clean, the next start looks at all tails: {error}")
+            })
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the broker over the in-memory file system.
