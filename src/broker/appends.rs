@@ -54,6 +54,12 @@ impl<F: Fs> Broker<F> {
             .get_mut(key)
             .ok_or_else(|| errors::unknown_topic(target.topic))?;
         if !partition.is_dirty {
+            if self.dirty.is_empty() {
+                // Text files must be writable when the disk is full: without room for them nothing is taken.
+                self.data_dir
+                    .ensure_spare()
+                    .map_err(|error| errors::of_system(&error))?;
+            }
             partition.begin_turn();
             self.dirty.push(key);
         }

@@ -1,7 +1,7 @@
 //! Deleting big files without stopping the loop.
 //!
 //! Unlinking a file frees all its blocks at once, which takes a file system long for a gigabyte. So DELETE opens a big
-//! .log first and removes only its name; while the handle is held, the file is shortened a slice at a time, and the
+//! .log before it removes the name; while the handle is held, the file is shortened a slice at a time, and the
 //! last slice is what closing it frees. Nobody is cut off: a file waits until no range of its topic is being sent.
 
 #![forbid(unsafe_code)]
@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::fs::{File, Fs, OpenMode};
-use crate::storage::data_dir::TopicFile;
 
 use super::partition::Ranges;
 
@@ -50,34 +49,33 @@ impl<F: Fs> Deletions<F> {
         }
     }
 
-    /// Opens the big .log files of a topic that is about to be deleted. One that cannot be opened is left out: it is then removed in
-    /// one go.
-    pub(super) fn open_big_logs(
+    /// Removes the names of the big .log files in a directory that is being deleted, and keeps them open. One that cannot be
+    /// kept open goes in one piece.
+    pub(super) fn unlink_big_logs(
         &self,
         fs: &F,
-        root: &Path,
-        topic: &TopicFile,
-    ) -> Vec<(F::File, u64)> {
-        let mut files = Vec::new();
-        for number in 0..topic.partitions {
-            let directory = root.join(format!("{}-{number}", topic.name));
-            for entry in fs.read_dir(&directory).unwrap_or_default() {
-                let path = directory.join(&entry.name);
-                let is_big_log =
-                    path.extension() == Some(OsStr::new("log")) && entry.len > SLICE_BYTES;
-                if is_big_log && self.files.len() + files.len() < FILES_MAX {
-                    files.extend(
-                        fs.open(&path, OpenMode::Write)
-                            .ok()
-                            .map(|file| (file, entry.len)),
-                    );
-                }
+        directory: &Path,
+        files: &mut Vec<(F::File, u64)>,
+    ) {
+        for entry in fs.read_dir(directory).unwrap_or_default() {
+            let path = directory.join(&entry.name);
+            if path.extension() != Some(OsStr::new("log")) || entry.len <= SLICE_BYTES {
+                continue;
+            }
+            if self.files.len() + files.len() < FILES_MAX {
+                files.extend(
+                    fs.open(&path, OpenMode::Write)
+                        .ok()
+                        .map(|file| (file, entry.len)),
+                );
+            }
+            if let Err(error) = fs.remove_file(&path) {
+                log::warn!("{} could not be removed yet: {error}", path.display());
             }
         }
-        files
     }
 
-    /// Takes over files whose names are about to go, and what was given out of them.
+    /// Takes over files whose names are gone, and what was given out of them.
     pub(super) fn add(&mut self, files: Vec<(F::File, u64)>, ranges: Vec<Ranges>) {
         let held_by = Rc::new(ranges);
         self.files

@@ -38,7 +38,7 @@ use crate::api::{
     ApiError, ConnectionId, ErrorCode, Now, PartitionKey, Request, Response, TailEvent,
 };
 use crate::fs::Fs;
-use crate::storage::data_dir::{DataDir, TopicFile};
+use crate::storage::data_dir::{DataDir, Deletion};
 use crate::storage::{FsyncPolicy, LogContext};
 
 use configs::Overrides;
@@ -123,7 +123,7 @@ pub struct Broker<F: Fs> {
     delayed: DelayedFetches,
     deletions: Deletions<F>,
     /// Deleted topics of which files are left.
-    unfinished_deletions: Vec<TopicFile>,
+    unfinished_deletions: Vec<Deletion>,
     stats: Stats,
 }
 

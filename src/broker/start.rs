@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::storage::data_dir::{DataDir, TopicFile};
-use crate::storage::{LogContext, StartFrom};
+use crate::storage::{Error, LogContext, StartFrom};
 
 use super::configs::Overrides;
 use super::delayed_fetch::DelayedFetches;
@@ -35,13 +35,18 @@ impl<F: Fs> Broker<F> {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()));
         let defaults = Overrides::of_broker(configs).map_err(|error| error.message)?;
-        let mut data_dir = DataDir::lock(fs.clone(), &settings.data_dir)?;
+        let words = |error: Error| error.to_string();
+        let mut data_dir = DataDir::lock(fs.clone(), &settings.data_dir).map_err(words)?;
         bind()?;
-        let found = data_dir.start()?;
+        let is_clean = data_dir.begin().map_err(words)?;
+        let loaded = data_dir.load_topics().map_err(words)?;
+        if let Err(error) = data_dir.ensure_spare() {
+            log::error!("appends are refused until there is space: {error}");
+        }
         let context = LogContext {
             fs: fs.clone(),
             fsync: settings.fsync,
-            checkpoints: data_dir.checkpoints(),
+            checkpoints: Rc::clone(data_dir.checkpoints()),
         };
         let mut broker = Self {
             fs,
@@ -68,16 +73,11 @@ impl<F: Fs> Broker<F> {
                 ..Stats::default()
             },
         };
-        for file in &found.topics {
-            broker.open_found(
-                file,
-                StartFrom {
-                    is_clean: found.is_clean,
-                },
-                clock,
-            )?;
+        broker.stats.corrupt_records += u64::try_from(loaded.lost.len()).unwrap_or(u64::MAX);
+        for file in &loaded.topics {
+            broker.open_found(file, StartFrom { is_clean }, clock)?;
         }
-        broker.after_open(found.is_clean);
+        broker.after_open(is_clean);
         Ok(broker)
     }
 
@@ -127,7 +127,7 @@ impl<F: Fs> Broker<F> {
                 .get(key)
                 .is_some_and(|partition| partition.log.is_read_only())
             {
-                self.fail_sync(key, &crate::storage::Error::ReadOnly);
+                self.fail_sync(key, &Error::ReadOnly);
             }
         }
     }
@@ -159,7 +159,7 @@ impl<F: Fs> Broker<F> {
         }
         let written = self.context.checkpoints.write_recovery_point();
         written
-            .and_then(|()| self.data_dir.mark_clean())
+            .and_then(|()| self.data_dir.write_clean_marker())
             .map_err(|error| {
                 format!("the stop is not clean, the next start looks at all tails: {error}")
             })

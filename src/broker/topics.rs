@@ -11,7 +11,7 @@ use crate::api::{
 };
 use crate::fs::Fs;
 use crate::record::Record;
-use crate::storage::data_dir::TopicFile;
+use crate::storage::data_dir::{CreateError, Deletion, PARTITIONS_MAX, TopicFile};
 use crate::storage::{Error, Log, LogConfig, StartFrom, TimestampType};
 
 use super::configs::{InForce, Overrides};
@@ -300,19 +300,6 @@ impl<F: Fs> Broker<F> {
     ) -> Result<TopicId, ApiError> {
         self.check_limits(name, partitions)?;
         self.finish_deletion(name)?;
-        if let Some(stranger) = self
-            .data_dir
-            .stranger(name)
-            .map_err(|e| errors::of_system(&e))?
-        {
-            return Err(ApiError::new(
-                ErrorCode::Storage,
-                format!(
-                    "directory {} holds records of no known topic; move it away before creating {name}",
-                    stranger.display()
-                ),
-            ));
-        }
         let configs = overrides
             .iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -324,7 +311,10 @@ impl<F: Fs> Broker<F> {
         };
         self.data_dir
             .create_topic(&file)
-            .map_err(|error| errors::of_system(&error))?;
+            .map_err(|error| match error {
+                CreateError::Stranger(_) => ApiError::new(ErrorCode::Storage, error.to_string()),
+                CreateError::Storage(error) => errors::of_system(&error),
+            })?;
         let opened = self.open_topic(
             name,
             partitions,
@@ -334,8 +324,7 @@ impl<F: Fs> Broker<F> {
         );
         if opened.is_err() {
             // A topic that cannot be opened must not come up at the next start either.
-            let undone = self.data_dir.mark_deleted(&file);
-            if let Err(error) = undone.and_then(|()| self.data_dir.remove_deleted(&file)) {
+            if let Err(error) = self.data_dir.delete_topic(name) {
                 log::warn!(
                     "topic={name} was not created, and its files could not be removed: {error}"
                 );
@@ -348,9 +337,9 @@ impl<F: Fs> Broker<F> {
 
     fn check_limits(&self, name: &str, partitions: u32) -> Result<(), ApiError> {
         let refuse = |words: String| Err(ApiError::new(ErrorCode::BadArgument, words));
-        if partitions == 0 {
+        if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return refuse(format!(
-                "{name} cannot have 0 partitions; 1 or more are wanted"
+                "{name} cannot have {partitions} partitions; 1 to {PARTITIONS_MAX} are possible"
             ));
         }
         let max_topics = self.settings.max_topics;
@@ -413,21 +402,17 @@ impl<F: Fs> Broker<F> {
         let Some(topic) = self.topics.get(id) else {
             return Err(errors::unknown_topic(name));
         };
-        let file = TopicFile {
-            name: topic.name.to_string(),
-            partitions: topic.partition_count(),
-            configs: topic
-                .overrides
-                .iter()
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect(),
-        };
-        let big_files = self
-            .deletions
-            .open_big_logs(&self.fs, &self.settings.data_dir, &file);
-        self.data_dir
-            .mark_deleted(&file)
+        let name = topic.name.to_string();
+        let deletion = self
+            .data_dir
+            .mark_deleted(&name)
             .map_err(|error| errors::of_system(&error))?;
+        let mut big_files = Vec::new();
+        for number in 0..topic.partition_count() {
+            let directory = self.data_dir.partition_dir(&name, number);
+            self.deletions
+                .unlink_big_logs(&self.fs, &directory, &mut big_files);
+        }
         let keys = self
             .topics
             .remove(id)
@@ -435,19 +420,30 @@ impl<F: Fs> Broker<F> {
             .unwrap_or_default();
         let ranges = keys
             .into_iter()
-            .filter_map(|key| self.drop_partition(key, &file.name));
+            .filter_map(|key| self.drop_partition(key, &name));
         let ranges = ranges.collect();
         self.deletions.add(big_files, ranges);
-        if let Err(error) = self.data_dir.remove_deleted(&file) {
+        if let Err(error) = self.remove_files(deletion) {
             log::warn!(
-                "topic={} is deleted, but files of it remain until the next start: {error}",
-                file.name
+                "topic={name} is deleted, but files of it remain until the next start: {error}"
             );
-            self.unfinished_deletions.push(file);
-        } else {
-            log::info!("deleted topic={}", file.name);
         }
+        log::info!("deleted topic={name}");
         Ok(())
+    }
+
+    /// The rest of a deletion, in one go: what is big has lost its name already. Where it fails, it can be tried again.
+    fn remove_files(&mut self, mut deletion: Deletion) -> Result<(), Error> {
+        loop {
+            match self.data_dir.delete_step(&mut deletion) {
+                Ok(false) => {}
+                Ok(true) => return Ok(()),
+                Err(error) => {
+                    self.unfinished_deletions.push(deletion);
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Forgets a partition of a deleted topic: its appends of this turn get their verdict, its readers an error. What
@@ -475,18 +471,16 @@ impl<F: Fs> Broker<F> {
 
     /// Finishes a deletion of that name that failed half-way, so that the name is free.
     fn finish_deletion(&mut self, name: &str) -> Result<(), ApiError> {
-        if let Some(place) = self
+        let place = self
             .unfinished_deletions
             .iter()
-            .position(|file| file.name == name)
-        {
-            let file = self.unfinished_deletions.swap_remove(place);
-            if let Err(error) = self.data_dir.remove_deleted(&file) {
-                self.unfinished_deletions.push(file);
-                return Err(errors::of_system(&error));
-            }
+            .position(|deletion| deletion.topic() == name);
+        match place.map(|place| self.unfinished_deletions.swap_remove(place)) {
+            Some(deletion) => self
+                .remove_files(deletion)
+                .map_err(|error| errors::of_system(&error)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// TOPICS.
