@@ -43,11 +43,8 @@ impl<F: Fs> Broker<F> {
         if let Err(error) = data_dir.ensure_spare() {
             log::error!("appends are refused until there is space: {error}");
         }
-        let context = LogContext {
-            fs: fs.clone(),
-            fsync: settings.fsync,
-            checkpoints: Rc::clone(data_dir.checkpoints()),
-        };
+        let checkpoints = Rc::clone(data_dir.checkpoints());
+        let context = LogContext::new(fs.clone(), settings.fsync, checkpoints);
         let mut broker = Self {
             fs,
             settings,

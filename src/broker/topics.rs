@@ -371,9 +371,9 @@ impl<F: Fs> Broker<F> {
         let (config, flush) = (in_force.log_config(), FlushRule::new(in_force));
         let mut logs = Vec::new();
         for number in 0..partitions {
-            let context = std::rc::Rc::clone(&self.context);
-            let root = self.settings.data_dir.clone();
-            let (log, report) = Log::open(context, root, name, number, config, start, now.wall_ms)?;
+            let root = &self.settings.data_dir;
+            let (log, report) =
+                Log::open(&self.context, root, name, number, config, start, now.wall_ms)?;
             self.stats.corrupt_records += report.damaged;
             logs.push(log);
         }

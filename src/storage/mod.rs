@@ -17,12 +17,71 @@
 //!    read-only.
 //! 10. A fresh rebuild of all indexes gives the same answers.
 
+mod active;
+mod append_times;
+mod context;
 pub mod data_dir;
 mod error;
 mod log;
+mod lookup;
+pub mod names;
+mod offset_index;
+mod reader;
+mod rebuild;
+mod recovery;
+mod scan;
+mod sealed;
+mod sparse_index;
+mod time_index;
+mod time_lookup;
+pub mod walk;
+pub mod window;
 
+pub use context::LogContext;
 pub use error::{Damage, Error};
-pub use log::{Fetched, Log, LogConfig, LogContext, OpenReport, ReadOutcome, StartFrom};
+pub use log::{Log, LogConfig};
+pub use offset_index::{OffsetRow, OffsetRows};
+pub use time_index::TimeRow;
+
+use crate::api::FileRange;
+
+/// What a start knows of a partition before it looks into its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartFrom {
+    /// Whether the broker was stopped in order (clean-shutdown was there).
+    pub is_clean: bool,
+}
+
+/// What a start found and did; the log lines were written already.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Bytes of .log files that were scanned.
+    pub scanned_bytes: u64,
+    /// Bytes cut off into .torn files.
+    pub torn_bytes: u64,
+    /// Segments whose indexes were rebuilt.
+    pub rebuilt_indexes: u64,
+    /// Damaged stretches met.
+    pub damaged: u64,
+}
+
+/// What [`Log::read`] gave beside the records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadOutcome {
+    /// Where to read on: the offset after the last record given, past removed ones.
+    pub next_offset: i64,
+}
+
+/// What [`Log::fetch`] found.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The bytes; `None` where nothing is there yet.
+    pub range: Option<FileRange>,
+    /// Offset of the first record in it.
+    pub first_offset: i64,
+    /// Where to fetch on.
+    pub next_offset: i64,
+}
 
 /// When appended records are made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,91 @@
+//! File names of a partition's directory.
+
+use std::path::{Path, PathBuf};
+
+/// Digits of a base offset in a file name.
+const DIGITS: usize = 20;
+
+/// What a file name in a partition's directory says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// `<base>.log`
+    Log(i64),
+    /// `<base>.index`
+    Index(i64),
+    /// `<base>.timeindex`
+    TimeIndex(i64),
+    /// `<base>.torn`, `<base>.torn.1` ...
+    Torn(i64),
+    /// The text file with the times of last appends.
+    AppendTimes,
+    /// A leftover of a clean-up that can only be removed: `.deleted`, `.cleaned`.
+    Leftover,
+    /// Anything else: left alone.
+    Unknown,
+}
+
+/// Tells a file by its name; only canonical names (20 digits) are ours.
+#[must_use]
+pub fn file_kind(name: &str) -> FileKind {
+    if name == APPEND_TIMES {
+        return FileKind::AppendTimes;
+    }
+    let Some((digits, suffix)) = name.split_once('.') else { return FileKind::Unknown };
+    if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return FileKind::Unknown;
+    }
+    let Ok(base) = digits.parse() else { return FileKind::Unknown };
+    match suffix {
+        "log" => FileKind::Log(base),
+        "index" => FileKind::Index(base),
+        "timeindex" => FileKind::TimeIndex(base),
+        "torn" => FileKind::Torn(base),
+        other => {
+            let is_numbered = other
+                .strip_prefix("torn.")
+                .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+            if is_numbered {
+                FileKind::Torn(base)
+            } else if other.ends_with(".deleted") || other.ends_with(".cleaned") {
+                FileKind::Leftover
+            } else {
+                FileKind::Unknown
+            }
+        }
+    }
+}
+
+/// The name of the text file that holds, for each sealed segment, the time of its last append.
+pub const APPEND_TIMES: &str = "append-times";
+
+/// `<dir>/<20 digits>.<suffix>`.
+#[must_use]
+pub fn segment_file(dir: &Path, base: i64, suffix: &str) -> PathBuf {
+    dir.join(format!("{base:020}.{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_names_are_segments() {
+        assert_eq!(file_kind("00000000000000000042.log"), FileKind::Log(42));
+        assert_eq!(file_kind("00000000000000000042.index"), FileKind::Index(42));
+        assert_eq!(file_kind("00000000000000000042.timeindex"), FileKind::TimeIndex(42));
+        assert_eq!(file_kind("00000000000000000042.torn"), FileKind::Torn(42));
+        assert_eq!(file_kind("00000000000000000042.torn.7"), FileKind::Torn(42));
+        assert_eq!(file_kind("00000000000000000042.log.deleted"), FileKind::Leftover);
+        for foreign in [
+            "42.log",
+            "foo.log",
+            "00000000000000000042.log.bak",
+            "00000000000000000042.torn.",
+            "99999999999999999999.log",
+            "+0000000000000000042.log",
+            "log",
+        ] {
+            assert_eq!(file_kind(foreign), FileKind::Unknown, "{foreign}");
+        }
+    }
+}
