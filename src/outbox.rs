@@ -331,3 +331,246 @@ fn room(sent: io::Result<usize>) -> io::Result<Option<usize>> {
         Err(e) => Err(e),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::fs::ReadAt;
+
+    /// A file that is bytes, with or without a descriptor beside it, in memory or not yet.
+    #[derive(Debug)]
+    struct Stored {
+        bytes: Vec<u8>,
+        file: Option<std::fs::File>,
+        is_resident: Cell<bool>,
+    }
+
+    impl ReadAt for Stored {
+        fn read_at(&self, buf: &mut [u8], position: u64) -> io::Result<usize> {
+            let bytes = self
+                .bytes
+                .get(usize::try_from(position).unwrap()..)
+                .unwrap_or_default();
+            let len = bytes.len().min(buf.len());
+            buf[..len].copy_from_slice(&bytes[..len]);
+            Ok(len)
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            self.file.as_ref().map(AsFd::as_fd)
+        }
+
+        fn is_resident(&self, _position: u64, _len: u64) -> io::Result<bool> {
+            Ok(self.is_resident.get())
+        }
+    }
+
+    fn stored(bytes: &[u8], with_descriptor: bool) -> Rc<Stored> {
+        let file = with_descriptor.then(|| {
+            let mut file = tempfile::tempfile().unwrap();
+            io::Write::write_all(&mut file, bytes).unwrap();
+            file
+        });
+        Rc::new(Stored {
+            bytes: bytes.to_vec(),
+            file,
+            is_resident: Cell::new(true),
+        })
+    }
+
+    fn range(file: Rc<Stored>, position: u64, len: u64) -> FileRange {
+        FileRange {
+            file,
+            position,
+            len,
+        }
+    }
+
+    fn pair() -> (UnixStream, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (near, far)
+    }
+
+    /// Takes what has arrived.
+    fn arrived(far: &mut UnixStream, into: &mut Vec<u8>) {
+        if let Err(e) = far.read_to_end(into) {
+            assert_eq!(e.kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn pieces_arrive_in_order_whatever_the_budget() {
+        let pattern: Vec<u8> = (0..100_000_u32)
+            .map(|n| n.to_le_bytes()[usize::from(n % 3 == 0)])
+            .collect();
+        for with_descriptor in [false, true] {
+            for budget in [1000, 4096, 70_000, 1 << 30] {
+                let mut outbox = Outbox::new();
+                outbox.tail_mut().extend_from_slice(b"OK 1\n");
+                outbox.push_file(range(stored(&pattern, with_descriptor), 10, 90_000));
+                outbox.tail_mut().extend_from_slice(b"OK 2\n");
+                outbox.push_shared(Rc::from(&pattern[..20_000]));
+                outbox.push_shared(Rc::from(&b"small"[..]));
+                outbox.push_file(range(stored(&pattern, with_descriptor), 0, 1));
+                outbox.push_file(range(stored(&pattern, with_descriptor), 0, 0));
+                outbox.tail_mut().extend_from_slice(&pattern);
+                let expected = [
+                    b"OK 1\n",
+                    &pattern[10..90_010],
+                    b"OK 2\n",
+                    &pattern[..20_000],
+                    b"small",
+                    &pattern[..1],
+                    &pattern,
+                ]
+                .concat();
+                assert_eq!(outbox.len(), expected.len() as u64);
+
+                let (near, mut far) = pair();
+                let mut got = Vec::new();
+                loop {
+                    let before = outbox.len();
+                    let progress = outbox
+                        .write_to(near.as_fd(), budget, ColdReads::Wait)
+                        .unwrap();
+                    assert!(before - outbox.len() <= budget as u64);
+                    arrived(&mut far, &mut got);
+                    assert_eq!(outbox.len(), (expected.len() - got.len()) as u64);
+                    if progress == Progress::Drained {
+                        break;
+                    }
+                }
+                assert!(outbox.is_empty());
+                assert!(got == expected, "budget {budget}: the bytes differ");
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_socket_stops_it_and_it_goes_on_where_it_was() {
+        let (near, mut far) = pair();
+        let mut outbox = Outbox::new();
+        let bytes: Vec<u8> = (0..2_000_000_u32).map(|n| n.to_be_bytes()[3]).collect();
+        outbox.tail_mut().extend_from_slice(&bytes);
+        let mut got = Vec::new();
+        let mut stops = 0;
+        while outbox
+            .write_to(near.as_fd(), usize::MAX, ColdReads::Wait)
+            .unwrap()
+            == Progress::Blocked
+        {
+            stops += 1;
+            arrived(&mut far, &mut got);
+            assert!(outbox.bytes.len() <= bytes.len() && outbox.sent <= outbox.bytes.len());
+        }
+        arrived(&mut far, &mut got);
+        assert!(stops > 0, "the socket was never full");
+        assert!(got == bytes, "the bytes differ");
+    }
+
+    #[test]
+    fn a_range_that_is_not_in_memory_waits_and_what_is_before_it_does_not() {
+        let (near, mut far) = pair();
+        let file = stored(b"cold", true);
+        file.is_resident.set(false);
+        let mut outbox = Outbox::new();
+        outbox.tail_mut().extend_from_slice(b"header ");
+        outbox.push_file(range(Rc::clone(&file), 0, 4));
+        let mut got = Vec::new();
+        assert_eq!(
+            outbox.write_to(near.as_fd(), 100, ColdReads::Wait).unwrap(),
+            Progress::Cold
+        );
+        arrived(&mut far, &mut got);
+        assert_eq!(got, b"header ");
+        assert_eq!(
+            outbox.write_to(near.as_fd(), 100, ColdReads::Wait).unwrap(),
+            Progress::Cold
+        );
+        file.is_resident.set(true);
+        assert_eq!(
+            outbox.write_to(near.as_fd(), 100, ColdReads::Wait).unwrap(),
+            Progress::Drained
+        );
+        file.is_resident.set(false);
+        outbox.push_file(range(file, 1, 3));
+        assert_eq!(
+            outbox
+                .write_to(near.as_fd(), 100, ColdReads::Force)
+                .unwrap(),
+            Progress::Drained
+        );
+        arrived(&mut far, &mut got);
+        assert_eq!(got, b"header coldold");
+    }
+
+    #[test]
+    fn a_file_shorter_than_its_range_is_an_error_and_no_endless_loop() {
+        for with_descriptor in [false, true] {
+            let (near, _far) = pair();
+            let mut outbox = Outbox::new();
+            outbox.push_file(range(stored(b"1234", with_descriptor), 2, 10));
+            let error = outbox
+                .write_to(near.as_fd(), 100, ColdReads::Wait)
+                .unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[test]
+    fn a_slow_peer_does_not_make_the_buffer_grow() {
+        let (near, mut far) = pair();
+        let mut outbox = Outbox::new();
+        let mut got = Vec::new();
+        for _ in 0..1000 {
+            outbox.tail_mut().extend_from_slice(&[7; 10_000]);
+            outbox.push_file(range(stored(b"12", true), 0, 2));
+            // A little is always owed, so the outbox is never drained.
+            while outbox.len() > 10_000 {
+                let over = usize::try_from(outbox.len() - 10_000).unwrap();
+                outbox
+                    .write_to(near.as_fd(), over, ColdReads::Wait)
+                    .unwrap();
+                arrived(&mut far, &mut got);
+            }
+        }
+        assert!(
+            outbox.bytes.len() < 3 * COMPACT_BYTES_MIN,
+            "{} bytes held",
+            outbox.bytes.len()
+        );
+        assert_eq!(got.len() as u64 + outbox.len(), 1000 * 10_002);
+    }
+
+    #[test]
+    fn a_drained_outbox_holds_no_buffer() {
+        let mut spares = Vec::new();
+        let mut outbox = Outbox::new();
+        outbox.tail_mut().extend_from_slice(&[0; 1000]);
+        outbox.release(&mut spares);
+        assert_eq!(
+            (outbox.len(), spares.len()),
+            (1000, 0),
+            "what is owed stays"
+        );
+        assert_eq!(outbox.take_all().unwrap().len(), 1000);
+        outbox.tail_mut().reserve(5000);
+        outbox.release(&mut spares);
+        assert_eq!((outbox.bytes.capacity(), spares.len()), (0, 1));
+        outbox.adopt(&mut spares);
+        assert!(outbox.bytes.capacity() >= 5000 && spares.is_empty());
+        outbox.tail_mut().reserve(2 * SPARE_BYTES_MAX);
+        outbox.release(&mut spares);
+        assert!(
+            spares.is_empty(),
+            "a large buffer is given back to the system"
+        );
+    }
+}

@@ -89,20 +89,26 @@ impl Input {
     /// Shows `decode` what is pending, and keeps what it does not use.
     pub(super) fn go_on(&mut self, decode: impl FnOnce(&[u8]) -> usize) {
         self.done += decode(self.pending());
-        if self.is_empty() {
-            self.replace(&[]);
+        if self.bytes.capacity() > kept_bytes_max(self.pending().len()) {
+            self.bytes = self.pending().to_vec();
+            self.done = 0;
         }
     }
 
     fn replace(&mut self, pending: &[u8]) {
         self.done = 0;
-        if self.bytes.capacity() > KEPT_BYTES_MAX.max(KEPT_FACTOR_MAX * pending.len()) {
+        if self.bytes.capacity() > kept_bytes_max(pending.len()) {
             self.bytes = pending.to_vec();
         } else {
             self.bytes.clear();
             self.bytes.extend_from_slice(pending);
         }
     }
+}
+
+/// How large a buffer is kept for so many pending bytes.
+fn kept_bytes_max(pending: usize) -> usize {
+    (KEPT_FACTOR_MAX * pending).max(KEPT_BYTES_MAX)
 }
 
 #[cfg(test)]
@@ -151,7 +157,7 @@ mod tests {
         }
         let rest = input.pending().len() - 3;
         input.go_on(|_| rest);
-        assert_eq!(receive(&mut input, &mut buffer, b"8", 3), [7, 7, 7, 8]);
+        assert_eq!(receive(&mut input, &mut buffer, &[8], 3), [7, 7, 7, 8]);
         assert_eq!(input.pending(), [8]);
         input.go_on(|all| all.len());
         assert!(
