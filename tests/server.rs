@@ -1,0 +1,742 @@
+//! The broker over real sockets: what clients see of each other, of a stop, and of a kill.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    reason = "a test may panic"
+)]
+
+mod harness;
+
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use harness::{BINARY, Client, Server, Thread, seed};
+use mini_broker::broker::Settings;
+use mini_broker::fs::disk::DiskFs;
+use mini_broker::fs::mem::MemFs;
+use mini_broker::storage::FsyncPolicy;
+
+const BACKLOG: u64 = 4 << 20;
+
+fn settings(fsync: FsyncPolicy) -> Settings {
+    Settings {
+        fsync,
+        ..Settings::new("/data")
+    }
+}
+
+fn in_memory(fsync: FsyncPolicy) -> Thread {
+    Thread::start(MemFs::new, settings(fsync), BACKLOG)
+}
+
+#[test]
+fn two_clients_see_each_others_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    assert_eq!(one.ask("CREATE orders"), "OK");
+    assert_eq!(one.ask("PUT orders:k from one"), "OK 0 0");
+    assert_eq!(two.ask("PUT orders from two"), "OK 0 1");
+    for client in [&mut one, &mut two] {
+        let (head, lines) = client.list("READ orders 0 as=json");
+        assert_eq!(head, "OK 2 2 2");
+        assert!(lines[0].contains("\"value\":\"from one\""), "{lines:?}");
+        assert!(lines[1].contains("\"value\":\"from two\""), "{lines:?}");
+    }
+}
+
+/// A script of random requests, some of them wrong.
+fn script(random: &mut fastrand::Rng, requests: usize) -> Vec<Vec<u8>> {
+    (0..requests)
+        .map(|n| {
+            let topic = ["a", "b", "a/0", "b/7", "not/0/topic"][random.usize(..5)];
+            let offset = random.usize(..n + 2);
+            let text = match random.usize(..14) {
+                0..4 => format!("PUT {topic}:k{n} value number {n}\n"),
+                4..7 => {
+                    let value = "x".repeat(random.usize(..300));
+                    format!("PRODUCE {topic} 1 {} ts={n}\nk{value}\n", value.len())
+                }
+                7 => format!("READ {topic} {offset} max=3 as=json\n"),
+                8 => format!("FETCH {topic} {offset} max_bytes=200\n"),
+                9 => format!("OFFSETS {topic}\n"),
+                10 => format!("AT {topic} {n}\nPING\n"),
+                11 => "# nothing\n\nNONSENSE\n".to_owned(),
+                12 => format!("DESCRIBE {topic}\nSEGMENTS {topic}\n"),
+                _ => return batch(topic, random.usize(1..5)),
+            };
+            text.into_bytes()
+        })
+        .collect()
+}
+
+/// A BATCH of so many records without keys.
+fn batch(topic: &str, count: usize) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for n in 0..count {
+        let value = format!("of {count} number {n}");
+        payload.extend_from_slice(&(-1_i32).to_be_bytes());
+        payload.extend_from_slice(&i32::try_from(value.len()).unwrap().to_be_bytes());
+        payload.extend_from_slice(value.as_bytes());
+    }
+    let mut bytes = format!("BATCH {topic} {count} {}\n", payload.len()).into_bytes();
+    bytes.extend_from_slice(&payload);
+    bytes.push(b'\n');
+    bytes
+}
+
+/// What a fresh broker answers to the script when it comes in such pieces, and to its end.
+fn replies(pieces: impl Iterator<Item = Vec<u8>>, fsync: FsyncPolicy) -> Vec<u8> {
+    let server = in_memory(fsync);
+    let client = server.client();
+    let mut writer = client.stream().try_clone().unwrap();
+    let mut reader = client.stream().try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut replies = Vec::new();
+        reader.read_to_end(&mut replies).unwrap();
+        replies
+    });
+    for piece in pieces {
+        writer.write_all(&piece).unwrap();
+    }
+    client.half_close();
+    reading.join().unwrap()
+}
+
+#[test]
+fn pipelined_in_any_pieces_equals_one_after_another() {
+    let mut random = fastrand::Rng::with_seed(seed());
+    for fsync in [
+        FsyncPolicy::Always,
+        FsyncPolicy::EveryMs(5),
+        FsyncPolicy::Never,
+    ] {
+        let script = script(&mut random, 300);
+        // One after another: each request goes when everything before it is answered, which a PING behind it tells.
+        let server = in_memory(fsync);
+        let mut client = server.client();
+        let mut expected = Vec::new();
+        for request in &script {
+            client.send(request);
+            client.send("PING\n");
+            // The request itself may hold one, too.
+            let mut pongs = 1 + request
+                .windows(5)
+                .filter(|bytes| bytes == b"PING\n")
+                .count();
+            while pongs > 0 {
+                expected.append(&mut client.bytes(1));
+                pongs -= usize::from(expected.ends_with(b"OK PONG\n"));
+            }
+        }
+        let script: Vec<u8> = script
+            .iter()
+            .flat_map(|r| [r.as_slice(), b"PING\n"].concat())
+            .collect();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let at_once = replies(std::iter::once(script.clone()), fsync);
+        assert_eq!(text(&at_once), text(&expected), "all at once");
+        let in_pieces = replies(
+            script.chunks(random.usize(1..100)).map(<[u8]>::to_vec),
+            fsync,
+        );
+        assert_eq!(text(&in_pieces), text(&expected), "in pieces");
+        let by_byte = replies(script.iter().map(|&byte| vec![byte]), fsync);
+        assert_eq!(text(&by_byte), text(&expected), "byte by byte");
+    }
+}
+
+#[test]
+fn a_read_behind_an_append_in_the_same_bytes_sees_it() {
+    for fsync in [FsyncPolicy::Always, FsyncPolicy::Never] {
+        let server = in_memory(fsync);
+        let mut client = server.client();
+        client
+            .send("PUT t one\nREAD t 0 as=value\nPUT t two\nPING\nREAD t 1 as=value\nOFFSETS t\n");
+        let expected = "OK 0 0\nOK 1 1 1 4\none\nOK 0 1\nOK PONG\nOK 1 2 2 4\ntwo\nOK 1\n0\t0\t2\n";
+        assert_eq!(
+            String::from_utf8(client.bytes(expected.len())).unwrap(),
+            expected
+        );
+    }
+}
+
+#[test]
+fn a_slow_reader_stops_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &["--fsync", "never"]);
+    let mut other = server.client();
+    let value = "v".repeat(60_000);
+    for n in 0..20 {
+        assert_eq!(other.ask(&format!("PUT t {value}")), format!("OK 0 {n}"));
+    }
+    // 300 MB are asked for and not read: far more than sockets hold.
+    let reads = 250;
+    let mut slow = server.client();
+    slow.send("READ t 0 as=value\n".repeat(reads));
+    for n in 0..100 {
+        assert_eq!(other.ask("PUT u x"), format!("OK 0 {n}"));
+    }
+    let held = server.resident_bytes();
+    assert!(
+        held < 64 << 20,
+        "the broker holds {held} bytes for one slow reader"
+    );
+    for _ in 0..reads {
+        let (bytes, head) = (60_001 * 20, slow.line());
+        assert_eq!(head, format!("OK 20 20 20 {bytes}"));
+        assert!(
+            slow.bytes(bytes)
+                .iter()
+                .all(|&byte| byte == b'v' || byte == b'\n')
+        );
+    }
+    assert_eq!(slow.ask("PING"), "OK PONG");
+}
+
+#[test]
+fn after_a_half_close_every_whole_line_is_answered() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut client = server.client();
+    client.send("PUT t one\nPING\nREAD t 0 as=value\nPUT t two\nPUT t three without its LF");
+    client.half_close();
+    assert_eq!(client.rest(), "OK 0 0\nOK PONG\nOK 1 1 1 4\none\nOK 0 1\n");
+    assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t2"]);
+}
+
+#[test]
+fn half_a_request_and_gone_leaves_nothing() {
+    let server = in_memory(FsyncPolicy::Always);
+    for half in [
+        &b"PUT t half a line"[..],
+        b"PRODUCE t -1 100\nhalf a value",
+        b"BATCH t 1 12\n\xff\xff\xff\xff",
+    ] {
+        let mut client = server.client();
+        client.send(half);
+        client.half_close();
+        assert_eq!(client.rest(), "");
+    }
+    assert!(
+        server
+            .client()
+            .ask("OFFSETS t")
+            .starts_with("ERR UNKNOWN_TOPIC")
+    );
+    let stats = server.client().list("STATS").1;
+    assert!(stats.contains(&"connections\t1".to_owned()), "{stats:?}");
+}
+
+#[test]
+fn quit_ends_the_connection_and_nothing_behind_it_is_executed() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut client = server.client();
+    client.send("PUT t one\nQUIT\nPUT t two\n");
+    assert_eq!(client.rest(), "OK 0 0\nOK\n");
+    assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t1"]);
+}
+
+#[test]
+fn a_web_page_and_a_binary_protocol_are_refused() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut browser = server.client();
+    browser.send("POST /x HTTP/1.1\r\nHost: a\r\n\r\nCREATE stolen\n");
+    let reply = browser.rest();
+    assert!(reply.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{reply}");
+    let mut kafka = server.client();
+    kafka.send([0, 0, 0, 20, 0, 18, 0, 3]);
+    let reply = kafka.rest();
+    assert!(
+        reply.starts_with("ERR FRAMING ") && reply.lines().count() == 1,
+        "{reply}"
+    );
+    assert_eq!(server.client().list("TOPICS").0, "OK 0");
+}
+
+#[test]
+fn a_batch_far_larger_than_the_read_buffer_is_gathered() {
+    let server = in_memory(FsyncPolicy::Never);
+    let mut client = server.client();
+    assert_eq!(client.ask("CREATE t"), "OK");
+    let value = vec![b'z'; 1000];
+    let count = 900;
+    let mut payload = Vec::new();
+    for _ in 0..count {
+        payload.extend_from_slice(&(-1_i32).to_be_bytes());
+        payload.extend_from_slice(&1000_i32.to_be_bytes());
+        payload.extend_from_slice(&value);
+    }
+    client.send(format!("BATCH t {count} {}\n", payload.len()));
+    client.send(&payload);
+    client.send("\nOFFSETS t\n");
+    assert_eq!(client.line(), "OK 0 0 899");
+    assert_eq!(client.line(), "OK 1");
+    assert_eq!(client.line(), "0\t0\t900");
+}
+
+#[test]
+fn a_fetch_is_the_bytes_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &[]);
+    let mut client = server.client();
+    for n in 0..2000 {
+        client.send(format!("PUT t:k{n} value {n} {}\n", "v".repeat(n % 500)));
+    }
+    for n in 0..2000 {
+        assert_eq!(client.line(), format!("OK 0 {n}"));
+    }
+    let log = std::fs::read(server.data_dir.join("t-0/00000000000000000000.log")).unwrap();
+    let mut fetched = Vec::new();
+    let mut offset = 0;
+    while offset < 2000 {
+        let head = client.ask(&format!("FETCH t {offset} max_bytes=100000"));
+        let words: Vec<usize> = head
+            .split(' ')
+            .skip(1)
+            .map(|word| word.parse().unwrap())
+            .collect();
+        assert_eq!((words[1], words[3]), (offset, 2000), "{head}");
+        fetched.extend_from_slice(&client.bytes(words[0]));
+        offset = words[2];
+    }
+    assert!(fetched == log[..fetched.len()], "the bytes differ");
+    assert!(
+        log[fetched.len()..].iter().all(|&byte| byte == 0),
+        "not all was fetched"
+    );
+    // Many at once, so that headers and ranges stand one behind another in the outbox.
+    client.send("FETCH t 10 max_bytes=50000\nPING\n".repeat(50));
+    for _ in 0..50 {
+        let head = client.line();
+        let len = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let bytes = client.bytes(len);
+        assert!(
+            log.windows(len).any(|window| window == bytes),
+            "the bytes differ"
+        );
+        assert_eq!(client.line(), "OK PONG");
+    }
+}
+
+#[test]
+fn a_tail_gets_records_as_they_come_until_it_is_stopped() {
+    let server = in_memory(FsyncPolicy::Always);
+    let (mut writer, mut tail) = (server.client(), server.client());
+    assert_eq!(writer.ask("PUT t before"), "OK 0 0");
+    assert_eq!(tail.ask("TAIL t"), "OK 1");
+    for n in 1..=50 {
+        assert_eq!(writer.ask(&format!("PUT t value {n}")), format!("OK 0 {n}"));
+        let line = tail.line();
+        assert!(
+            line.starts_with(&format!("{n}\t")) && line.ends_with(&format!("value {n}")),
+            "{line}"
+        );
+    }
+    assert_eq!(tail.ask("STOP"), "OK");
+    assert_eq!(writer.ask("PUT t after"), "OK 0 51");
+    assert_eq!(tail.ask("PING"), "OK PONG");
+}
+
+#[test]
+fn tails_that_share_lines_get_them_all() {
+    let server = in_memory(FsyncPolicy::Never);
+    let mut writer = server.client();
+    assert_eq!(writer.ask("CREATE t partitions=2"), "OK");
+    let mut tails: Vec<Client> = (0..60)
+        .map(|n| {
+            let mut tail = server.client();
+            let request = match n % 4 {
+                0 => "TAIL t/0 0",
+                1 => "TAIL t/0 0 as=json",
+                2 => "TAIL t/1 earliest",
+                _ => "TAIL t/* earliest",
+            };
+            assert!(tail.ask(request).starts_with("OK"));
+            tail
+        })
+        .collect();
+    for n in 0..300 {
+        let long = "x".repeat(if n % 10 == 0 { 20_000 } else { 5 });
+        writer.send(format!("PUT t/{} {n} {long}\n", n % 2));
+        writer.line();
+    }
+    for (n, tail) in tails.iter_mut().enumerate() {
+        let expected = if n % 4 == 3 { 300 } else { 150 };
+        let mut numbers: Vec<usize> = (0..expected).map(|_| value_number(&tail.line())).collect();
+        numbers.sort_unstable();
+        let all: Vec<usize> = match n % 4 {
+            0 | 1 => (0..300).step_by(2).collect(),
+            2 => (1..300).step_by(2).collect(),
+            _ => (0..300).collect(),
+        };
+        assert_eq!(numbers, all, "tail {n}");
+        assert!(tail.is_silent());
+    }
+}
+
+/// The number that a line's value begins with.
+fn value_number(line: &str) -> usize {
+    let value = match line.split_once("\"value\":\"") {
+        Some((_, value)) => value,
+        None => line.rsplit('\t').next().unwrap(),
+    };
+    value.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_slow_tail_stops_only_itself_and_misses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &["--fsync", "never"]);
+    let (mut writer, mut slow, mut quick) = (server.client(), server.client(), server.client());
+    assert_eq!(writer.ask("CREATE t"), "OK");
+    assert_eq!(slow.ask("TAIL t 0"), "OK 0");
+    assert_eq!(quick.ask("TAIL t 0"), "OK 0");
+    let value = "v".repeat(50_000);
+    let count = 2000;
+    for n in 0..count {
+        assert_eq!(
+            writer.ask(&format!("PUT t {n} {value}")),
+            format!("OK 0 {n}")
+        );
+        assert_eq!(value_number(&quick.line()), n);
+    }
+    let held = server.resident_bytes();
+    assert!(
+        held < 64 << 20,
+        "the broker holds {held} bytes for a slow tail of 100 MB"
+    );
+    for n in 0..count {
+        assert_eq!(value_number(&slow.line()), n);
+    }
+    assert_eq!(slow.ask("STOP"), "OK");
+}
+
+#[test]
+fn a_tail_goes_on_after_a_half_close() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut tail = server.client();
+    tail.send("CREATE t\nTAIL t\n");
+    tail.half_close();
+    assert_eq!(
+        (tail.line(), tail.line()),
+        ("OK".to_owned(), "OK 0".to_owned())
+    );
+    let mut writer = server.client();
+    assert_eq!(writer.ask("PUT t x"), "OK 0 0");
+    assert!(tail.line().ends_with("\tx"));
+}
+
+#[test]
+fn a_long_poll_waits_for_a_record_or_its_time() {
+    let server = in_memory(FsyncPolicy::Always);
+    let (mut reader, mut other) = (server.client(), server.client());
+    assert_eq!(other.ask("CREATE t"), "OK");
+    // What is pipelined behind it waits with it.
+    reader.send("READ t 0 wait=60000 as=value\nPING\n");
+    // The loop turns for others, and time passes, but not enough.
+    assert_eq!(other.ask("PING"), "OK PONG");
+    server.clock.advance(59_999);
+    assert_eq!(other.ask("PING"), "OK PONG");
+    assert_eq!(other.ask("PING"), "OK PONG");
+    assert!(reader.is_silent(), "it was answered before its time");
+    server.clock.advance(1);
+    assert_eq!(other.ask("PING"), "OK PONG");
+    assert_eq!(reader.line(), "OK 0 0 0 0");
+    assert_eq!(reader.line(), "OK PONG");
+
+    reader.send("FETCH t 0 wait=60000 min_bytes=1\n");
+    assert_eq!(other.ask("PING"), "OK PONG");
+    assert!(reader.is_silent());
+    assert_eq!(other.ask("PUT t x"), "OK 0 0");
+    assert!(reader.line().ends_with(" 0 1 1"), "a record ends the wait");
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_is_forgotten() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut other = server.client();
+    assert_eq!(other.ask("CREATE t"), "OK");
+    for request in ["READ t 0 wait=60000\n", "TAIL t\n"] {
+        let mut gone = server.client();
+        gone.send(request);
+        if request.starts_with("TAIL") {
+            assert_eq!(gone.line(), "OK 0");
+        }
+        // Unread bytes make the close a reset, which is noticed without a write.
+        assert_eq!(other.ask("PING"), "OK PONG");
+        drop(gone);
+    }
+    for n in 0..20 {
+        assert_eq!(other.ask("PUT t x"), format!("OK 0 {n}"));
+    }
+}
+
+#[test]
+fn a_killed_broker_has_kept_every_acknowledged_record() {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let dir = tempfile::tempdir().unwrap();
+    for fsync in ["always", "5ms", "never"] {
+        let data_dir = dir.path().join(fsync);
+        let mut acknowledged = 0;
+        for _ in 0..3 {
+            let server = Server::start(&data_dir, &["--fsync", fsync]);
+            assert_eq!(
+                check_records(&mut server.client(), acknowledged),
+                acknowledged
+            );
+            acknowledged = produce_until_killed(server, acknowledged, random.usize(1..30_000));
+        }
+        let server = Server::start(&data_dir, &["--fsync", fsync]);
+        check_records(&mut server.client(), acknowledged);
+    }
+}
+
+/// Produces without a pause, kills the broker after about so many records more, and returns how many it holds at least.
+fn produce_until_killed(server: Server, mut acknowledged: usize, more: usize) -> usize {
+    let client = server.client();
+    let mut writer = client.stream().try_clone().unwrap();
+    let start = acknowledged;
+    let writing = std::thread::spawn(move || {
+        let mut n = start;
+        loop {
+            let batch: String = (n..n + 100).map(|n| format!("PUT t value {n}\n")).collect();
+            if writer.write_all(batch.as_bytes()).is_err() {
+                return;
+            }
+            n += 100;
+        }
+    });
+    let mut reader = client;
+    let mut server = Some(server);
+    loop {
+        let mut line = String::new();
+        match std::io::BufRead::read_line(reader.reader(), &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) if !line.ends_with('\n') => break,
+            Ok(_) => assert_eq!(line, format!("OK 0 {acknowledged}\n")),
+        }
+        acknowledged += 1;
+        if acknowledged >= start + more
+            && let Some(server) = server.take()
+        {
+            server.kill();
+        }
+    }
+    writing.join().unwrap();
+    acknowledged
+}
+
+/// Checks that at least so many records are there, each with its own value, and cuts the rest off from the count.
+fn check_records(client: &mut Client, at_least: usize) -> usize {
+    if at_least == 0 {
+        return 0;
+    }
+    let mut offset = 0;
+    loop {
+        let head = client.ask(&format!("READ t {offset} max=5000 as=value"));
+        let words: Vec<usize> = head
+            .split(' ')
+            .skip(1)
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let text = String::from_utf8(client.bytes(words[3])).unwrap();
+        for line in text.lines() {
+            assert_eq!(line, format!("value {offset}"));
+            offset += 1;
+        }
+        if offset >= words[2] {
+            break;
+        }
+    }
+    assert!(
+        offset >= at_least,
+        "{offset} of {at_least} acknowledged records are there"
+    );
+    offset
+}
+
+#[test]
+fn sigterm_and_sigint_stop_it_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    for signal in ["TERM", "INT"] {
+        let server = Server::start(&dir.path().join(signal), &["--fsync", "never"]);
+        let data_dir = server.data_dir.clone();
+        let (mut client, mut tail, mut poll) = (server.client(), server.client(), server.client());
+        client.send("PUT t x\n".repeat(1000));
+        for n in 0..1000 {
+            assert_eq!(client.line(), format!("OK 0 {n}"));
+        }
+        assert_eq!(tail.ask("TAIL t"), "OK 1000");
+        poll.send("READ t latest wait=100000\n");
+        assert!(!data_dir.join("clean-shutdown").exists());
+        server.signal(signal);
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(data_dir.join("clean-shutdown").exists());
+        for mut client in [client, tail, poll] {
+            assert_eq!(client.rest(), "", "the connection ends");
+        }
+        let server = Server::start(&data_dir, &[]);
+        assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t1000"]);
+        assert_eq!(server.stop().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_stop_sends_what_is_owed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &["--fsync", "never"]);
+    let mut client = server.client();
+    let value = "v".repeat(60_000);
+    for _ in 0..50 {
+        client.ask(&format!("PUT t {value}"));
+    }
+    // Answered with 12 MB, which the sockets do not hold.
+    client.send("READ t 0 as=value\n".repeat(4));
+    assert_eq!(client.line(), "OK 50 50 50 3000050");
+    assert_eq!(server.client().ask("PING"), "OK PONG");
+    server.signal("TERM");
+    assert_eq!(client.bytes(3_000_050).len(), 3_000_050);
+    let rest = client.rest();
+    assert!(
+        rest.ends_with('\n'),
+        "a reply was cut off: {} bytes",
+        rest.len()
+    );
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// Runs the binary to its end; returns its exit code, stdout and stderr.
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(BINARY)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_start_that_cannot_be_says_in_one_line_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("data");
+    let server = Server::start(&data_dir, &[]);
+    let taken = server.address.to_string();
+    let fresh = dir.path().join("fresh");
+
+    let (code, stdout, stderr) = run(&["--listen", &taken, "--data-dir", path(&fresh)]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert_eq!(
+        stderr
+            .lines()
+            .filter(|line| line.starts_with("mini-broker: "))
+            .count(),
+        1,
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains(&taken) && stderr.contains("--listen"),
+        "{stderr}"
+    );
+
+    let (code, _, stderr) = run(&["--listen", "127.0.0.1:0", "--data-dir", path(&data_dir)]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains(path(&data_dir)), "{stderr}");
+
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (code, _, stderr) = run(&["--listen", "127.0.0.1:0", "--data-dir", path(&file)]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains(path(&file)), "{stderr}");
+
+    assert_eq!(server.stop().code(), Some(0));
+    let properties = data_dir.join("broker.properties");
+    let text = std::fs::read_to_string(&properties).unwrap();
+    std::fs::write(&properties, text.replace("format=1", "format=2")).unwrap();
+    let (code, _, stderr) = run(&["--listen", "127.0.0.1:0", "--data-dir", path(&data_dir)]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("format"), "{stderr}");
+}
+
+#[test]
+fn flags_that_are_wrong_are_a_usage_error() {
+    for args in [
+        &["--fsync", "sometimes"][..],
+        &["serve", "--config", "no.such.config=1"],
+        &["--max-connections", "none"],
+        &["no-such-command"],
+    ] {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}: {stderr}");
+        assert!(!stderr.is_empty());
+    }
+    let (code, stdout, _) = run(&["--help"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        stdout.contains("--fsync") && stdout.contains("Examples:"),
+        "{stdout}"
+    );
+    assert_eq!(run(&["--version"]).0, Some(0));
+}
+
+#[test]
+fn what_is_not_in_order_on_one_connection_does_not_touch_another() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut good = server.client();
+    for n in 0..50 {
+        let mut bad = server.client();
+        match n % 4 {
+            0 => bad.send("x".repeat(70_000)),
+            1 => bad.send("PRODUCE t 99999999999 1\n"),
+            2 => bad.send([0xff; 100]),
+            _ => bad.send("PUT t x\nPUT t"),
+        }
+        drop(bad);
+        assert_eq!(good.ask("PING"), "OK PONG");
+    }
+}
+
+#[test]
+fn a_refused_line_reaches_a_client_that_goes_on_sending() {
+    let server = in_memory(FsyncPolicy::Always);
+    let mut client = server.client();
+    let mut writer = client.stream().try_clone().unwrap();
+    // Much more than the limit, so that the broker answers while bytes are still on their way.
+    let writing = std::thread::spawn(move || {
+        for _ in 0..200 {
+            if writer.write_all(&[b'x'; 65_536]).is_err() {
+                break;
+            }
+        }
+        let _ = writer.shutdown(std::net::Shutdown::Write);
+    });
+    assert!(client.line().starts_with("ERR LINE_TOO_LONG "));
+    let mut rest = Vec::new();
+    match client.reader().read_to_end(&mut rest) {
+        Ok(_) => assert!(rest.is_empty()),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+    }
+    writing.join().unwrap();
+}
+
+#[test]
+fn real_files_and_a_loop_in_a_thread_stop_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings::new(dir.path().join("data"));
+    let server = Thread::start(|| DiskFs, settings.clone(), BACKLOG);
+    assert_eq!(server.client().ask("PUT t x"), "OK 0 0");
+    server.stop().unwrap();
+    assert!(settings.data_dir.join("clean-shutdown").exists());
+    let server = Thread::start(|| DiskFs, settings, BACKLOG);
+    assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t1"]);
+}
