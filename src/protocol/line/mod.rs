@@ -6,9 +6,10 @@
 //! read past as it comes and never buffered.
 //!
 //! In reading order: `verbs` (the table), `lexer` (fields and options), `offsets`, `parse` (lines to requests), `payload` (counted
-//! requests), `forms` (records), `replies`, `runs` (the many OKs of a pipelined producer).
+//! requests), `fast` (the plainest of them), `forms` (records), `replies`, `runs` (the many OKs of a pipelined producer).
 #![forbid(unsafe_code)]
 
+mod fast;
 mod forms;
 mod lexer;
 mod offsets;
@@ -387,6 +388,18 @@ impl Codec for LineCodec {
             return Decoded::NeedMore;
         }
         match self.mode {
+            // A front that was looked at before is not looked at from its start again.
+            Mode::Lines if self.scanned == 0 => match fast::append(input, &self.limits) {
+                Some(fast::Append {
+                    target,
+                    payload,
+                    used,
+                }) => Decoded::Request {
+                    request: Request::Append(target, payload),
+                    used,
+                },
+                None => self.line(input),
+            },
             Mode::Lines | Mode::Tail => self.line(input),
             Mode::First => self.first(input),
             Mode::Discard { .. } => self.discard(input),

@@ -3,54 +3,67 @@
 
 use super::forms::integer;
 
+/// Lines that are written at one go.
+const BLOCK: i64 = 100;
+
 /// Appends `OK <partition> <offset>` for each offset from `first` to below `end`, in order.
 pub(super) fn answers(partition: u32, first: i64, end: i64, out: &mut Vec<u8>) {
-    let mut line = Vec::with_capacity(48);
+    let mut block = Vec::new();
     let mut next = first;
     while next < end {
-        line.clear();
-        line.extend_from_slice(b"OK ");
-        integer(partition, &mut line);
-        line.push(b' ');
-        let digits_at = line.len();
-        integer(next, &mut line);
-        let digits = line.len() - digits_at;
-        line.push(b'\n');
-        // Up to the next power of ten all lines have one length.
-        let power = 10_i64
-            .checked_pow(u32::try_from(digits).unwrap_or(u32::MAX))
-            .unwrap_or(i64::MAX);
-        let stop = end.min(power.max(next.saturating_add(1)));
-        let count = usize::try_from(stop.saturating_sub(next)).unwrap_or(0);
-        lines(&mut line, digits_at, count, out);
-        next = stop;
-    }
-}
-
-/// Appends `line` so many times, its number one higher each time; the number does not grow a digit on the way.
-fn lines(line: &mut [u8], digits_at: usize, count: usize, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + count * line.len(), 0);
-    for place in out
-        .get_mut(start..)
-        .unwrap_or_default()
-        .chunks_exact_mut(line.len())
-    {
-        place.copy_from_slice(line);
-        increment(line.get_mut(digits_at..).unwrap_or_default());
-    }
-}
-
-/// Adds one to the decimal digits in front of the LF.
-#[inline]
-fn increment(digits: &mut [u8]) {
-    for digit in digits.iter_mut().rev().skip(1) {
-        if *digit < b'9' {
-            *digit += 1;
-            return;
+        // A block has a hundred lines that differ in the last two digits alone, so that all have one length.
+        if next % BLOCK != 0 || next < BLOCK || end - next < BLOCK {
+            line(partition, next, out);
+            next += 1;
+            continue;
         }
-        *digit = b'0';
+        block.clear();
+        (next..next + BLOCK).for_each(|offset| line(partition, offset, &mut block));
+        next = blocks(&mut block, next, end, out);
     }
+}
+
+/// Appends blocks, the first of them given, and says which offset comes next: less than a block from `end`, or one that has a digit
+/// more than those before it.
+fn blocks(block: &mut [u8], mut next: i64, end: i64, out: &mut Vec<u8>) -> i64 {
+    let line_bytes = block.len() / 100;
+    // Before the LF and the two digits that differ.
+    let hundreds_at = line_bytes - 4;
+    loop {
+        out.extend_from_slice(block);
+        next += BLOCK;
+        if end - next < BLOCK || !increment(block, line_bytes, hundreds_at) {
+            return next;
+        }
+    }
+}
+
+/// Adds one to the digit there of every line, with its carry; false where the number has no digit left for that.
+fn increment(block: &mut [u8], line_bytes: usize, mut at: usize) -> bool {
+    loop {
+        let digit = match block.get(at) {
+            Some(digit @ b'0'..b'9') => digit + 1,
+            Some(b'9') => b'0',
+            _ => return false,
+        };
+        for line in block.chunks_exact_mut(line_bytes) {
+            if let Some(place) = line.get_mut(at) {
+                *place = digit;
+            }
+        }
+        if digit != b'0' {
+            return true;
+        }
+        at -= 1;
+    }
+}
+
+fn line(partition: u32, offset: i64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"OK ");
+    integer(partition, out);
+    out.push(b' ');
+    integer(offset, out);
+    out.push(b'\n');
 }
 
 #[cfg(test)]
