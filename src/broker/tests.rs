@@ -1,1 +1,0 @@
-//! Tests of the broker over the in-memory file system.

@@ -1,0 +1,276 @@
+//! What a policy promises, and what is left of it when the disk fails.
+
+use super::*;
+
+#[test]
+fn under_always_no_reader_sees_a_record_before_the_flush() {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    assert!(matches!(
+        rig.handle(BOB, &read("a", OffsetSpec::Offset(0), 1_000)),
+        Outcome::Parked
+    ));
+    rig.append("a", None, "x").unwrap();
+    assert_eq!(rig.values("a"), [] as [&str; 0]);
+    assert_eq!(rig.offsets("a"), [(0, 0, 0)]);
+    assert_eq!(rig.ready(), [] as [u64; 0]);
+    rig.turn();
+    assert_eq!(rig.ready(), [2]);
+    assert!(matches!(rig.resume(BOB), Resumed::Reply(response) if values(&response) == ["x"]));
+    assert_eq!(
+        rig.crashed().values("a"),
+        ["x"],
+        "what is acknowledged and seen is durable"
+    );
+}
+
+#[test]
+fn under_always_a_failed_fsync_shows_readers_nothing_of_its_turn() {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    rig.put("a", "good");
+    let run = rig.append("a", None, "lost").unwrap();
+    // The first change of the flush is the write, the second the fdatasync.
+    let is_sync_failure = (0..10).any(|at| {
+        rig.fail_at(at, FaultKind::Io);
+        rig.flush();
+        rig.fs.struck() > 0 && rig.stat("read_only_partitions") == 1 || {
+            rig.fs.disarm();
+            rig.broker.end_turn();
+            rig.append("a", None, "lost").is_err()
+        }
+    });
+    assert!(is_sync_failure);
+    rig.fs.disarm();
+    let verdict = rig.broker.verdict(&run).clone();
+    assert_eq!(
+        verdict.error.map(|error| error.code),
+        Some(ErrorCode::Storage)
+    );
+    assert!(!rig.values("a").contains(&"lost".to_owned()) || verdict.good_below > 1);
+    rig.broker.end_turn();
+    let error = rig.append("a", None, "x").unwrap_err();
+    assert_eq!(error.code, ErrorCode::ReadOnly);
+    assert!(
+        error.message.contains("a/0") && error.message.contains("restart"),
+        "{error}"
+    );
+    assert!(matches!(rig.sync(), Response::Error(e) if e.code == ErrorCode::Storage));
+    assert!(
+        matches!(rig.sync(), Response::Error(e) if e.code == ErrorCode::Storage),
+        "from then on"
+    );
+    assert!(
+        rig.broker.close(&rig.clock).is_err(),
+        "the stop is not clean"
+    );
+    assert!(!rig.mem.exists(Path::new("/data/clean-shutdown")).unwrap());
+}
+
+#[test]
+fn under_never_nothing_is_synced_and_a_kill_loses_nothing() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("a", 1, &[]);
+    for value in ["x", "y"] {
+        rig.put("a", value);
+    }
+    assert_eq!(rig.stat("fsyncs_total"), 0);
+    assert_eq!(rig.broker.next_deadline(), None, "no hurry");
+    assert_eq!(rig.values("a"), ["x", "y"]);
+    assert_eq!(rig.killed().values("a"), ["x", "y"]);
+    assert_eq!(rig.crashed().values("a"), [] as [&str; 0]);
+}
+
+#[test]
+fn under_an_interval_a_record_is_durable_once_it_is_over() {
+    let mut rig = Rig::new(FsyncPolicy::EveryMs(100));
+    rig.create("a", 2, &[]);
+    rig.put("a/0", "x");
+    let due = rig.now().mono + Duration::from_millis(100);
+    assert_eq!(rig.broker.next_deadline(), Some(due));
+    rig.pass(Duration::from_millis(60));
+    rig.put("a/0", "y");
+    rig.put("a/1", "z");
+    assert_eq!(
+        rig.broker.next_deadline(),
+        Some(due),
+        "the first unsynced record counts"
+    );
+    rig.pass(Duration::from_millis(39));
+    rig.broker.tick(&rig.clock);
+    assert_eq!(rig.crashed().values("a/0"), [] as [&str; 0]);
+    rig.pass(Duration::from_millis(1));
+    rig.broker.tick(&rig.clock);
+    let mut after = rig.crashed();
+    assert_eq!(after.values("a/0"), ["x", "y"]);
+    assert_eq!(after.values("a/1"), [] as [&str; 0], "its own is not over");
+    assert_eq!(
+        rig.broker.next_deadline(),
+        Some(due + Duration::from_millis(60))
+    );
+    rig.pass(Duration::from_millis(60));
+    rig.broker.tick(&rig.clock);
+    assert_eq!(rig.crashed().values("a/1"), ["z"]);
+    assert_eq!(rig.stat("fsyncs_total"), 2);
+}
+
+#[test]
+fn flush_messages_and_flush_ms_of_a_topic_force_syncs() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("count", 1, &[("flush.messages", "3")]);
+    rig.create("time", 1, &[("flush.ms", "50")]);
+    rig.create("at-once", 1, &[("flush.ms", "0")]);
+    rig.put("at-once", "x");
+    assert_eq!(rig.crashed().values("at-once"), ["x"]);
+    for value in ["1", "2"] {
+        rig.put("count", value);
+    }
+    assert_eq!(rig.crashed().values("count"), [] as [&str; 0]);
+    rig.put("count", "3");
+    assert_eq!(rig.crashed().values("count"), ["1", "2", "3"]);
+    rig.put("time", "x");
+    assert_eq!(rig.crashed().values("time"), [] as [&str; 0]);
+    rig.pass(Duration::from_millis(50));
+    rig.broker.tick(&rig.clock);
+    assert_eq!(rig.crashed().values("time"), ["x"]);
+}
+
+#[test]
+fn sync_makes_everything_durable_and_is_shared() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("a", 1, &[]);
+    rig.put("a", "x");
+    rig.append("a", None, "same turn").unwrap();
+    assert!(matches!(rig.handle(ALICE, &Request::Sync), Outcome::Parked));
+    assert!(matches!(rig.handle(BOB, &Request::Sync), Outcome::Parked));
+    assert_eq!(
+        rig.broker.next_deadline(),
+        Some(Duration::ZERO),
+        "a flush is wanted"
+    );
+    assert_eq!(rig.ready(), [] as [u64; 0]);
+    rig.turn();
+    assert!(
+        matches!(rig.handle(CAROL, &Request::Sync), Outcome::Parked),
+        "after the flush"
+    );
+    assert_eq!(rig.ready(), [1, 2]);
+    for connection in [ALICE, BOB] {
+        assert!(matches!(
+            rig.resume(connection),
+            Resumed::Reply(Response::Done)
+        ));
+    }
+    assert_eq!(rig.stat("fsyncs_total"), 1);
+    assert_eq!(rig.crashed().values("a"), ["x", "same turn"]);
+    rig.turn();
+    assert_eq!(rig.ready(), [3]);
+    assert!(matches!(rig.resume(CAROL), Resumed::Reply(Response::Done)));
+}
+
+#[test]
+fn recovery_point_is_replaced_at_most_once_a_second_and_exactly_at_a_stop() {
+    let path = Path::new("/data/recovery-point");
+    let text = |rig: &Rig| {
+        crate::fs::read_file(&rig.mem, path, 1 << 20)
+            .map_or(String::new(), |bytes| String::from_utf8(bytes).unwrap())
+    };
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    rig.put("a", "x");
+    let due = rig.now().mono + Duration::from_secs(1);
+    assert_eq!(rig.broker.next_deadline(), Some(due));
+    rig.put("a", "y");
+    rig.broker.tick(&rig.clock);
+    assert!(!text(&rig).contains("a 0 2"));
+    rig.pass(Duration::from_secs(1));
+    rig.broker.tick(&rig.clock);
+    assert!(text(&rig).contains("a 0 2"), "{}", text(&rig));
+    assert_eq!(
+        rig.broker.next_deadline(),
+        None,
+        "nothing moves, nothing is due"
+    );
+    rig.put("a", "z");
+    rig.broker.close(&rig.clock).unwrap();
+    assert!(text(&rig).contains("a 0 3"));
+}
+
+/// One run of a script under a fault at the Nth operation: what was acknowledged must be there after the harshest
+/// crash, what was refused must not be taken for acknowledged, and offsets stay unambiguous.
+fn run_with_fault(at: u64, kind: FaultKind, from_then_on: bool) -> bool {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create(
+        "a",
+        2,
+        &[("segment.bytes", "300"), ("segment.index.bytes", "240")],
+    );
+    rig.put("a/0", "before");
+    let mut acknowledged = vec![(0, 0, "before".to_owned())];
+    rig.fs.arm(Fault {
+        at,
+        from_then_on,
+        kind,
+        reads: false,
+    });
+    for turn in 0..4 {
+        let mut runs = Vec::new();
+        for i in 0..6 {
+            let value = format!("turn {turn} record {i} {}", "-".repeat(i * 7));
+            let partition = i % 2;
+            if let Ok(run) = rig.append(&format!("a/{partition}"), None, &value) {
+                runs.push((run, value));
+            }
+        }
+        rig.flush();
+        let mut seen = std::collections::BTreeSet::new();
+        for (run, value) in runs {
+            if is_good(rig.broker.verdict(&run), run.first_offset) {
+                assert!(
+                    seen.insert((run.partition, run.first_offset)),
+                    "an offset given twice"
+                );
+                acknowledged.push((run.partition, run.first_offset, value));
+            }
+        }
+        rig.broker.end_turn();
+        rig.pass(Duration::from_millis(600));
+        rig.broker.tick(&rig.clock);
+    }
+    let struck = rig.fs.struck() > 0;
+    rig.fs.disarm();
+    let held = |rig: &mut Rig, label: &str| {
+        for (partition, offset, value) in &acknowledged {
+            let target = format!("a/{partition}");
+            let got = rig.reply(&read(&target, OffsetSpec::Offset(*offset), 0));
+            assert_eq!(
+                values(&got).first(),
+                Some(value),
+                "{label}, fault {kind:?} at {at}"
+            );
+        }
+    };
+    held(&mut rig, "alive");
+    held(&mut rig.crashed(), "crashed");
+    held(&mut rig.killed(), "killed");
+    struck
+}
+
+#[test]
+fn what_is_acknowledged_survives_a_fault_at_any_operation_and_the_crash_after_it() {
+    for kind in [
+        FaultKind::Io,
+        FaultKind::NoSpace,
+        FaultKind::IoAfter,
+        FaultKind::Short(7),
+        FaultKind::Torn(9),
+    ] {
+        for from_then_on in [false, true] {
+            let mut at = 0;
+            while run_with_fault(at, kind, from_then_on) {
+                at += 1;
+            }
+            assert!(at > 20, "the script has operations to strike");
+        }
+    }
+}
