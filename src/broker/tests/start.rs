@@ -72,7 +72,7 @@ fn a_stop_that_cannot_write_is_no_clean_stop() {
         let mut rig = Rig::new(FsyncPolicy::Never);
         rig.create("a", 1, &[]);
         rig.put("a", "x");
-        rig.fail_at(at, FaultKind::Io);
+        rig.fail_at(at, FaultKind::IoAfter);
         let closed = rig.broker.close(&rig.clock);
         let is_over = rig.fs.struck() == 0;
         let marked = rig.mem.exists(Path::new("/data/clean-shutdown")).unwrap();
@@ -110,7 +110,7 @@ fn stats_has_every_name_and_counts() {
         ("partitions", 3),
         ("groups", 0),
         ("records_in_total", 1),
-        ("bytes_in_total", 41),
+        ("bytes_in_total", 37),
         ("records_out_total", 1),
         ("bytes_out_total", 1),
         ("fsyncs_total", 1),

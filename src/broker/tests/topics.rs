@@ -143,7 +143,7 @@ fn topics_are_listed_by_name_with_records_and_bytes() {
         shown,
         [
             ("B", 2, 0, 0),
-            ("a", 2, 2, 82),
+            ("a", 2, 2, 74),
             ("a.b", 2, 0, 0),
             ("b", 2, 0, 0)
         ]
@@ -273,6 +273,14 @@ fn a_crash_at_any_operation_of_create_and_delete_leaves_all_or_nothing() {
     }
 }
 
+fn try_put(rig: &mut Rig, target: &str, value: &str) -> bool {
+    let run = rig.append(target, None, value);
+    rig.flush();
+    let is_stored = run.is_ok_and(|run| is_good(rig.broker.verdict(&run), run.first_offset));
+    rig.broker.end_turn();
+    is_stored
+}
+
 #[test]
 fn a_create_or_delete_that_fails_once_can_be_tried_again() {
     for at in 0.. {
@@ -284,7 +292,13 @@ fn a_create_or_delete_that_fails_once_can_be_tried_again() {
             assert_eq!(rig.topic_names(), ["old"], "at {at}");
             rig.create("new", 2, &[]);
         }
-        rig.put("new/0", "x");
+        if !try_put(&mut rig, "new/0", "x") {
+            if rig.stat("read_only_partitions") == 1 {
+                // The fault struck the fdatasync: that is final.
+                continue;
+            }
+            assert!(try_put(&mut rig, "new/0", "x"), "the second time, at {at}");
+        }
         if !matches!(rig.reply(&Request::Delete(b"old")), Response::Done) {
             assert_eq!(rig.values("old/1"), ["y"], "at {at}");
             assert!(matches!(
