@@ -80,6 +80,27 @@ fn unsynced_pages_and_lengths_are_kept_in_any_subset() {
 }
 
 #[test]
+fn what_lies_behind_the_length_that_was_kept_is_gone() {
+    let fs = MemFs::new();
+    let file = fs.open(Path::new("/f"), OpenMode::CreateNew).unwrap();
+    fs.sync_dir(Path::new("/")).unwrap();
+    file.write_all_at(b"abc", 0).unwrap();
+    file.sync_data().unwrap();
+    file.write_all_at(b"XYZdef", 0).unwrap();
+    for seed in 0..50 {
+        let disk = fs.crash(&mut chooser(seed));
+        let file = disk.open(Path::new("/f"), OpenMode::Write).unwrap();
+        let len = usize::try_from(file.len().unwrap()).unwrap();
+        file.set_len(9).unwrap();
+        let content = read_file(&disk, Path::new("/f"), 9).unwrap();
+        assert!(
+            content[len..].iter().all(|&byte| byte == 0),
+            "{len} {content:?}"
+        );
+    }
+}
+
+#[test]
 fn what_was_cut_may_come_back_until_a_sync() {
     let fs = MemFs::new();
     let file = fs.open(Path::new("/f"), OpenMode::CreateNew).unwrap();

@@ -355,6 +355,30 @@ fn a_text_is_replaced_whole_or_not_at_all() {
 }
 
 #[test]
+fn what_a_failed_replacement_left_is_not_in_the_way_of_the_next() {
+    for at in 0..6 {
+        let fs = FaultFs::new(MemFs::new());
+        let (dir, _, _) = start(fs.clone());
+        fs.arm(Fault {
+            at,
+            from_then_on: true,
+            kind: FaultKind::Io,
+            reads: false,
+        });
+        assert!(
+            dir.checkpoints()
+                .replace_text(&path("topics/t"), "first\n")
+                .is_err()
+        );
+        fs.disarm();
+        dir.checkpoints()
+            .replace_text(&path("topics/t"), "second\n")
+            .unwrap();
+        assert_eq!(text(&fs, "topics/t"), "second\n");
+    }
+}
+
+#[test]
 fn a_full_disk_has_room_for_a_text_and_then_asks_for_the_spare_again() {
     let fs = MemFs::new();
     let (dir, _, _) = start(fs.clone());
@@ -443,6 +467,7 @@ fn a_deletion_is_whole_or_nothing_wherever_it_breaks() {
     at_every_operation(
         |fs| {
             let (dir, _, _) = start(fs.clone());
+            dir.create_topic(&topic("unused", 1)).unwrap();
             for name in ["keep", "gone"] {
                 dir.create_topic(&topic(name, 2)).unwrap();
                 for partition in 0..2 {
@@ -458,13 +483,20 @@ fn a_deletion_is_whole_or_nothing_wherever_it_breaks() {
             dir.checkpoints().write_log_start().unwrap();
             dir
         },
-        |dir| dir.delete_topic("gone").is_ok(),
+        |dir| dir.delete_topic("gone").is_ok() && dir.delete_topic("unused").is_ok(),
         |disk, is_ok| {
+            for name in ["gone", "unused"] {
+                let is_left = disk.exists(&path("topics").join(name)).unwrap();
+                assert!(!is_ok || !is_left, "nothing is left to finish");
+            }
             let (dir, _, loaded) = start(disk.clone());
             let there = names(&loaded);
             assert!(there.contains(&"keep"));
             let is_there = there.contains(&"gone");
-            assert!(!is_there || !is_ok, "an OK holds");
+            assert!(
+                !(is_there || there.contains(&"unused")) || !is_ok,
+                "an OK holds"
+            );
             assert_eq!((&loaded.lost, &loaded.strangers), (&vec![], &vec![]));
             for partition in 0..2 {
                 let gone = dir.partition_dir("gone", partition);
@@ -479,6 +511,8 @@ fn a_deletion_is_whole_or_nothing_wherever_it_breaks() {
                     expected
                 );
                 assert_eq!(dir.checkpoints().recovery_point("keep", partition), Some(9));
+                let expected = if is_there { 4 } else { 0 };
+                assert_eq!(dir.checkpoints().log_start("gone", partition), expected);
             }
             assert_eq!(disk.exists(&path("topics/gone")).unwrap(), is_there);
         },

@@ -1,0 +1,192 @@
+//! What the tests of the engine share: a data directory in memory with one partition, and its records as owned values.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use mini_broker::api::CrcMode;
+use mini_broker::format::Layout;
+use mini_broker::fs::fault::FaultFs;
+use mini_broker::fs::mem::MemFs;
+use mini_broker::fs::{File, Fs, OpenMode, read_file};
+use mini_broker::record::{Record, Records};
+use mini_broker::storage::data_dir::{DataDir, TopicFile};
+use mini_broker::storage::{
+    Damage, Error, FsyncPolicy, Log, LogConfig, LogContext, OpenReport, StartFrom, TimestampType,
+};
+
+pub type Faulty = FaultFs<MemFs>;
+
+pub const ROOT: &str = "/data";
+pub const TOPIC: &str = "t";
+/// The directory of the partition.
+pub const DIR: &str = "/data/t-0";
+
+/// A record, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rec {
+    pub timestamp: i64,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<u8>,
+}
+
+impl Rec {
+    pub fn new(timestamp: i64, value: &[u8]) -> Self {
+        Self { timestamp, key: None, value: Some(value.to_vec()), headers: Vec::new() }
+    }
+
+    pub fn borrow(&self) -> Record<'_> {
+        Record {
+            timestamp: self.timestamp,
+            key: self.key.as_deref(),
+            value: self.value.as_deref(),
+            headers: &self.headers,
+        }
+    }
+
+    pub fn from(record: &Record<'_>) -> Self {
+        Self {
+            timestamp: record.timestamp,
+            key: record.key.map(<[u8]>::to_vec),
+            value: record.value.map(<[u8]>::to_vec),
+            headers: record.headers.to_vec(),
+        }
+    }
+}
+
+/// A started broker's storage with one partition, without the broker.
+#[derive(Debug)]
+pub struct World {
+    pub log: Log<Faulty>,
+    pub report: OpenReport,
+    pub is_clean: bool,
+    pub context: Rc<LogContext<Faulty>>,
+    pub dir: DataDir<Faulty>,
+}
+
+/// Small segments and indexes, so that a few records reach every rule.
+pub fn small_config() -> LogConfig {
+    LogConfig {
+        segment_bytes: 1000,
+        segment_ms: 1_000_000,
+        segment_index_bytes: 4096,
+        index_interval_bytes: 100,
+        max_message_bytes: 100_000,
+        record_version: Layout::V2,
+        timestamp_type: TimestampType::CreateTime,
+        timestamp_after_max_ms: i64::MAX,
+    }
+}
+
+impl World {
+    /// A whole start, in the order in which the broker does it.
+    pub fn start(fs: &Faulty, fsync: FsyncPolicy, config: LogConfig, now_ms: i64) -> Result<Self, Error> {
+        let mut dir = DataDir::lock(fs.clone(), Path::new(ROOT))?;
+        let is_clean = dir.begin()?;
+        let loaded = dir.load_topics()?;
+        dir.ensure_spare()?;
+        if loaded.topics.is_empty() {
+            let topic = TopicFile { name: TOPIC.to_owned(), partitions: 1, configs: Vec::new() };
+            dir.create_topic(&topic).map_err(|e| match e {
+                mini_broker::storage::data_dir::CreateError::Storage(e) => e,
+                e @ mini_broker::storage::data_dir::CreateError::Stranger(_) => panic!("{e}"),
+            })?;
+        }
+        let context =
+            Rc::new(LogContext::new(fs.clone(), fsync, Rc::clone(dir.checkpoints())));
+        let (log, report) = Log::open(
+            Rc::clone(&context),
+            PathBuf::from(ROOT),
+            TOPIC,
+            0,
+            config,
+            StartFrom { is_clean },
+            now_ms,
+        )?;
+        dir.checkpoints().write_recovery_point()?;
+        Ok(Self { log, report, is_clean, context, dir })
+    }
+
+    /// The end of a turn, as the broker does it: write, sync where the policy asks for it, publish.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let result = self.log.write().and_then(|()| match self.context.fsync {
+            FsyncPolicy::Always => self.log.sync(),
+            FsyncPolicy::EveryMs(_) | FsyncPolicy::Never => Ok(()),
+        });
+        self.log.publish();
+        result
+    }
+
+    /// An orderly stop.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.log.close()?;
+        self.dir.checkpoints().write_recovery_point()?;
+        self.dir.write_clean_marker()
+    }
+
+    /// Appends records and flushes.
+    pub fn put(&mut self, records: &[Rec], now_ms: i64) {
+        for record in records {
+            self.log.append(&record.borrow(), now_ms).unwrap();
+        }
+        self.flush().unwrap();
+    }
+}
+
+/// Everything that can be read from the log start on, and the damage in between.
+pub fn read_all(log: &mut Log<Faulty>) -> (Vec<(i64, Rec)>, Vec<Damage>) {
+    let mut found = Vec::new();
+    let mut damage = Vec::new();
+    let mut offset = log.log_start_offset();
+    while offset < log.high_watermark() {
+        let mut out = Records::new();
+        match log.read(offset, 1000, 1 << 20, CrcMode::Check, &mut out) {
+            Ok(outcome) => {
+                found.extend(out.iter().map(|stored| (stored.offset, Rec::from(&stored.record))));
+                assert!(outcome.next_offset > offset, "a read at {offset} goes on at {outcome:?}");
+                offset = outcome.next_offset;
+            }
+            Err(Error::Corrupt(d)) => {
+                assert_eq!(d.offset, offset, "damage is told from the offset asked for");
+                assert!(d.next > offset, "{d:?} at {offset}");
+                offset = d.next;
+                damage.push(d);
+            }
+            Err(error) => panic!("read at {offset}: {error}"),
+        }
+    }
+    (found, damage)
+}
+
+/// A path in the partition's directory.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(DIR).join(name)
+}
+
+/// The whole content of a file in the partition's directory.
+pub fn content<F: Fs>(fs: &F, name: &str) -> Vec<u8> {
+    read_file(fs, &file(name), 1 << 24).unwrap()
+}
+
+/// Replaces a file whole and makes it durable.
+pub fn put_file<F: Fs>(fs: &F, path: &Path, bytes: &[u8]) {
+    let file = fs.open(path, OpenMode::CreateOrKeep).unwrap();
+    file.set_len(0).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    file.sync_data().unwrap();
+    fs.sync_dir(path.parent().unwrap()).unwrap();
+}
+
+/// Names in the partition's directory.
+pub fn names<F: Fs>(fs: &F) -> Vec<String> {
+    let entries = fs.read_dir(Path::new(DIR)).unwrap();
+    entries.into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
+}
+
+/// Choices of a power cut from a seed.
+pub fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    move |n| rng.u64(..n)
+}
