@@ -22,6 +22,7 @@ pub mod config;
 pub mod dump;
 pub mod format;
 pub mod fs;
+pub mod json;
 pub mod net;
 pub mod outbox;
 pub mod protocol;

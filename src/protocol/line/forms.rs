@@ -1,11 +1,8 @@
 //! How a record is printed: the forms of `as=`.
 #![forbid(unsafe_code)]
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use crate::api::escape;
-use crate::format::headers;
+use crate::json::{self, integer};
 use crate::record::StoredRecord;
 
 /// A form of records.
@@ -63,11 +60,6 @@ fn tsv(partition: Option<u32>, stored: &StoredRecord<'_>, out: &mut Vec<u8>) {
     field(stored.record.value, out);
 }
 
-/// Appends a number in decimal.
-pub(super) fn integer(number: impl itoa::Integer, out: &mut Vec<u8>) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
 /// Appends a text field; `\N` for null.
 pub(super) fn field(value: Option<&[u8]>, out: &mut Vec<u8>) {
     match value {
@@ -85,70 +77,24 @@ pub(super) fn field(value: Option<&[u8]>, out: &mut Vec<u8>) {
 }
 
 fn json(partition: u32, stored: &StoredRecord<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"partition\":");
-    integer(partition, out);
-    out.extend_from_slice(b",\"offset\":");
-    integer(stored.offset, out);
-    out.extend_from_slice(b",\"timestamp\":");
-    integer(stored.record.timestamp, out);
-    json_member("key", stored.record.key, out);
-    json_member("value", stored.record.value, out);
+    out.push(b'{');
+    json::number_member("partition", partition, out);
+    out.push(b',');
+    json::number_member("offset", stored.offset, out);
+    out.push(b',');
+    json::number_member("timestamp", stored.record.timestamp, out);
+    out.push(b',');
+    json::bytes_member("key", stored.record.key, out);
+    out.push(b',');
+    json::bytes_member("value", stored.record.value, out);
     if !stored.record.headers.is_empty() {
-        json_headers(stored.record.headers, out);
+        out.push(b',');
+        json::headers_member(stored.record.headers, out);
     }
     if !stored.crc_ok {
         out.extend_from_slice(b",\"crc\":\"bad\"");
     }
     out.push(b'}');
-}
-
-/// Appends `,"<name>":` and the bytes as a string or null, or `,"<name>_base64":` and base64 where they are not UTF-8.
-fn json_member(name: &str, bytes: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b",\"");
-    out.extend_from_slice(name.as_bytes());
-    match bytes.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
-        None => out.extend_from_slice(b"\":null"),
-        Some(Ok(text)) => {
-            out.extend_from_slice(b"\":");
-            json_string(text, out);
-        }
-        Some(Err(bytes)) => {
-            out.extend_from_slice(b"_base64\":");
-            json_string(&STANDARD.encode(bytes), out);
-        }
-    }
-}
-
-fn json_headers(block: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(b",\"headers\":[");
-    for (at, (name, value)) in headers(block).enumerate() {
-        out.extend_from_slice(if at == 0 { b"[" } else { b",[" });
-        // Names are checked to be UTF-8 on the way in; a damaged one (crc=skip) is shown as well as it can be.
-        json_string(&String::from_utf8_lossy(name), out);
-        match value.map(|value| std::str::from_utf8(value).map_err(|_| value)) {
-            None => out.extend_from_slice(b",null"),
-            Some(Ok(text)) => {
-                out.push(b',');
-                json_string(text, out);
-            }
-            Some(Err(bytes)) => {
-                out.extend_from_slice(b",null,");
-                json_string(&STANDARD.encode(bytes), out);
-            }
-        }
-        out.push(b']');
-    }
-    out.push(b']');
-}
-
-/// Appends a string with its quotes and escapes.
-fn json_string(text: &str, out: &mut Vec<u8>) {
-    let start = out.len();
-    // A string always serialises and a Vec takes every byte; should that ever change, the line stays JSON.
-    if serde_json::to_writer(&mut *out, text).is_err() {
-        out.truncate(start);
-        out.extend_from_slice(b"null");
-    }
 }
 
 #[cfg(test)]

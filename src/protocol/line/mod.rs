@@ -22,9 +22,10 @@ pub mod verbs;
 use memchr::memchr;
 
 use crate::api::{ApiError, ErrorCode, Request, Response, Run, TailEvent, Verdict};
+use crate::json::integer;
 use crate::outbox::Outbox;
 
-use self::forms::{Form, integer};
+use self::forms::Form;
 use self::lexer::{check_clean, next_field};
 use self::parse::{Command, Remember, Then};
 use self::payload::{Head, framing};

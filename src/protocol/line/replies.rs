@@ -5,10 +5,11 @@ use crate::api::{
     ApiError, ConfigSource, Explanation, PartitionHealth, PartitionInfo, RecordState, Response,
     SegmentInfo, TailEvent, TopicInfo,
 };
+use crate::json::integer;
 use crate::outbox::Outbox;
 use crate::record::Records;
 
-use super::forms::{Form, field, integer};
+use super::forms::{Form, field};
 use super::parse::Remember;
 
 /// A reply that the codec gives by itself.

@@ -1,7 +1,7 @@
 //! The answers to a run of appends, written without formatting each number anew.
 #![forbid(unsafe_code)]
 
-use super::forms::integer;
+use crate::json::integer;
 
 /// Lines that are written at one go.
 const BLOCK: i64 = 100;
@@ -42,7 +42,7 @@ fn blocks(block: &mut [u8], mut next: i64, end: i64, out: &mut Vec<u8>) -> i64 {
 fn increment(block: &mut [u8], line_bytes: usize, mut at: usize) -> bool {
     loop {
         let digit = match block.get(at) {
-            Some(digit @ b'0'..b'9') => digit + 1,
+            Some(digit @ b'0'..=b'8') => digit + 1,
             Some(b'9') => b'0',
             _ => return false,
         };
@@ -83,10 +83,10 @@ mod tests {
         ] {
             let mut out = b"before\n".to_vec();
             answers(7, first, first + count, &mut out);
-            let mut expected = String::from("before\n");
-            for offset in first..first + count {
-                expected += &format!("OK 7 {offset}\n");
-            }
+            let lines: Vec<String> = (first..first + count)
+                .map(|offset| format!("OK 7 {offset}\n"))
+                .collect();
+            let expected = format!("before\n{}", lines.concat());
             assert_eq!(
                 String::from_utf8_lossy(&out),
                 expected,
