@@ -179,10 +179,10 @@ fn a_slow_reader_stops_only_itself() {
     for n in 0..100 {
         assert_eq!(other.ask("PUT u x"), format!("OK 0 {n}"));
     }
-    let held = server.resident_bytes();
+    let resident = server.resident_bytes();
     assert!(
-        held < 64 << 20,
-        "the broker holds {held} bytes for one slow reader"
+        resident < 64 << 20,
+        "the broker holds {resident} bytes for one slow reader"
     );
     for _ in 0..reads {
         let (bytes, head) = (60_001 * 20, slow.line());
@@ -402,10 +402,10 @@ fn a_slow_tail_stops_only_itself_and_misses_nothing() {
         );
         assert_eq!(value_number(&quick.line()), n);
     }
-    let held = server.resident_bytes();
+    let resident = server.resident_bytes();
     assert!(
-        held < 64 << 20,
-        "the broker holds {held} bytes for a slow tail of 100 MB"
+        resident < 64 << 20,
+        "the broker holds {resident} bytes for a slow tail of 100 MB"
     );
     for n in 0..count {
         assert_eq!(value_number(&slow.line()), n);

@@ -110,6 +110,7 @@ fn print(answer: &clap::Error) -> ExitCode {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
     use clap::CommandFactory;

@@ -112,6 +112,7 @@ fn kept_bytes_max(pending: usize) -> usize {
 }
 
 #[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
     use super::*;
 
@@ -159,7 +160,7 @@ mod tests {
         input.go_on(|_| rest);
         assert_eq!(receive(&mut input, &mut buffer, &[8], 3), [7, 7, 7, 8]);
         assert_eq!(input.pending(), [8]);
-        input.go_on(|all| all.len());
+        input.go_on(<[u8]>::len);
         assert!(
             input.bytes.capacity() <= KEPT_BYTES_MAX,
             "an idle connection holds no buffer"

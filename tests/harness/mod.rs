@@ -1,6 +1,7 @@
 //! A real broker process, or a loop in a thread, and clients that speak lines to it.
 //!
 //! Nothing here sleeps: a reply is waited for, with a time-out that fails the test.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -166,7 +167,7 @@ pub struct Thread {
     pub address: SocketAddr,
     pub clock: SharedClock,
     stop: UnixStream,
-    thread: Option<JoinHandle<Result<(), String>>>,
+    serving: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Thread {
@@ -203,7 +204,7 @@ impl Thread {
             address,
             clock,
             stop,
-            thread: Some(thread),
+            serving: Some(thread),
         }
     }
 
@@ -214,14 +215,14 @@ impl Thread {
     /// Stops it in order.
     pub fn stop(mut self) -> Result<(), String> {
         self.stop.write_all(b"x").unwrap();
-        self.thread.take().unwrap().join().unwrap()
+        self.serving.take().unwrap().join().unwrap()
     }
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
         let _ = self.stop.write_all(b"x");
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.serving.take() {
             let _ = thread.join();
         }
     }
