@@ -499,7 +499,8 @@ fn produce_until_killed(server: Server, mut acknowledged: usize, more: usize) ->
     let writing = std::thread::spawn(move || {
         let mut n = start;
         loop {
-            let batch: String = (n..n + 100).map(|n| format!("PUT t value {n}\n")).collect();
+            let mut batch = String::new();
+            (n..n + 100).for_each(|n| batch += &format!("PUT t value {n}\n"));
             if writer.write_all(batch.as_bytes()).is_err() {
                 return;
             }
@@ -712,7 +713,7 @@ fn a_refused_line_reaches_a_client_that_goes_on_sending() {
     // Much more than the limit, so that the broker answers while bytes are still on their way.
     let writing = std::thread::spawn(move || {
         for _ in 0..200 {
-            if writer.write_all(&[b'x'; 65_536]).is_err() {
+            if writer.write_all(&vec![b'x'; 65_536]).is_err() {
                 break;
             }
         }
