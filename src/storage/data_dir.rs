@@ -116,11 +116,15 @@ impl<F: Fs> DataDir<F> {
         self.checkpoints.remove_tmp()?;
         let topics = self.root.join(TOPICS);
         match self.fs.create_dir(&topics) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            result => {
-                result.map_err(Error::io("creation", &topics))?;
-                self.sync_root()?;
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("creation", &topics)(e));
             }
+            Ok(()) | Err(_) => {}
+        }
+        if !is_clean {
+            // A process that was killed may have made names that it did not sync; what is found now must stay.
+            self.fs.sync_dir(&topics).map_err(Error::io("fsync", &topics))?;
+            self.sync_root()?;
         }
         if self.identity.is_none() {
             self.sync_parent()?;

@@ -357,14 +357,20 @@ impl<F: Fs> Log<F> {
         while !self.unsynced.is_empty() {
             self.sync_oldest()?;
         }
-        if self.durable == self.written {
+        if self.durable == self.written && !self.active.is_cut {
             return Ok(());
         }
+        self.sync_active()?;
+        self.context.checkpoints.set_recovery_point(&self.topic, self.partition, self.durable.offset);
+        Ok(())
+    }
+
+    fn sync_active(&mut self) -> Result<(), Error> {
         let result = self.active.log.sync_data();
         self.active.writeback_from = self.active.written.bytes;
         self.synced(result)?;
+        self.active.is_cut = false;
         self.durable = self.written;
-        self.context.checkpoints.set_recovery_point(&self.topic, self.partition, self.durable.offset);
         Ok(())
     }
 
@@ -446,10 +452,9 @@ impl<F: Fs> Log<F> {
             return Ok(());
         }
         let path = segment_file(&self.dir, base, "log");
-        if self.context.fsync == FsyncPolicy::Always && self.durable != self.written {
-            let result = self.active.log.sync_data();
-            self.synced(result)?;
-            self.durable = self.written;
+        let is_unsynced = self.durable != self.written || self.active.is_cut;
+        if self.context.fsync == FsyncPolicy::Always && is_unsynced {
+            self.sync_active()?;
         }
         let created = self
             .active
@@ -580,6 +585,7 @@ impl<F: Fs> Log<F> {
         )?;
         let youngest = std::mem::replace(&mut self.active, active).base;
         self.active.must_roll = savepoint.must_roll;
+        self.active.is_cut = true;
         let opened = self.sealed.split_off(&savepoint.base);
         self.context.handles.forget(self.id, savepoint.base);
         for base in opened.into_keys().filter(|base| *base > savepoint.base).chain([youngest]).rev() {

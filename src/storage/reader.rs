@@ -168,7 +168,7 @@ impl<F: Fs> Log<F> {
             }
             let next = self.next_base(base).filter(|_| base != self.published.base);
             let gap_end = next.unwrap_or(self.published.offset);
-            if let Err(Error::Corrupt(damage)) = self.check_gap(base, offset, gap_end) {
+            if let Err(Error::Corrupt(damage)) = self.check_gap(base, offset.max(base), gap_end) {
                 explanation.position = damage.position;
                 return Ok(explanation);
             }

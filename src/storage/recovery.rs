@@ -237,7 +237,22 @@ impl<F: Fs> Opening<'_, F> {
             }
         }
         let path = segment_file(&self.dir, base, "log");
-        self.recover_last(base, size, floor).map_err(Error::io("recover", &path))
+        let last = self.recover_last(base, size, floor).map_err(Error::io("recover", &path))?;
+        self.settle_names();
+        Ok(last)
+    }
+
+    /// Makes the names of the segments durable: a process that was killed may have created one and not synced its directory.
+    fn settle_names(&mut self) {
+        if let Err(error) = self.context.fs.sync_dir(&self.dir) {
+            log::error!(
+                "{}/{} is read-only until a restart: fsync of {} failed: {error}",
+                self.topic,
+                self.partition,
+                self.dir.display()
+            );
+            self.is_read_only = true;
+        }
     }
 
     fn create_first(&self, floor: i64) -> Result<Last<F>, Error> {

@@ -48,12 +48,26 @@ pub(super) struct SealedName<'a> {
 }
 
 impl<F: Fs> SealedFiles<F> {
-    /// Opens the files and checks the indexes in a time that does not grow with the segment; an index that does not pass is rebuilt from the log first.
+    /// Opens the files and checks the indexes in a time that does not grow with the segment; an index that does not pass is rebuilt from the log
+    /// first. Where that fails (on a full disk, say) lookups scan: an index makes answers fast, it is not needed for them.
     pub(super) fn open(fs: &F, name: &SealedName<'_>) -> io::Result<Self> {
-        match Self::open_checked(fs, name)? {
-            Some(files) => Ok(files),
-            None => Self::rebuild(fs, name),
+        if let Some(files) = Self::open_checked(fs, name)? {
+            return Ok(files);
         }
+        Self::rebuild(fs, name).or_else(|error| {
+            let path = segment_file(name.dir, name.base, "log");
+            log::error!("indexes of {} cannot be rebuilt, lookups scan: {error}", path.display());
+            Self::without_indexes(fs, name)
+        })
+    }
+
+    fn without_indexes(fs: &F, name: &SealedName<'_>) -> io::Result<Self> {
+        let path = |suffix| segment_file(name.dir, name.base, suffix);
+        let log = fs.open(&path("log"), OpenMode::Read)?;
+        let index = (SparseIndex::empty(&path("index")), false);
+        let layout = Self::layout(&log, name, &index)?.unwrap_or(Layout::V2);
+        let time = SparseIndex::empty(&path("timeindex"));
+        Ok(Self { log: Rc::new(log), index: index.0, time, layout })
     }
 
     /// Rebuilds both indexes from the log, and opens the files.
@@ -95,6 +109,7 @@ impl<F: Fs> SealedFiles<F> {
             Err(error) => return Err(error),
         };
         let layout = Self::layout(&log, name, &index)?;
+        let has_rows = index.0.len() + time.0.len() > 0;
         let files = |layout| Self {
             log: Rc::new(log),
             index: index.0,
@@ -105,8 +120,8 @@ impl<F: Fs> SealedFiles<F> {
             return Ok(None);
         }
         let Some(layout) = layout else {
-            // No entry at all, or none that is good: an index has nothing to say.
-            return Ok(Some(files(Layout::V2)));
+            // No entry at all: there can be no row. Or none that is good: the rows have nothing to say.
+            return Ok((name.size > 0 || !has_rows).then(|| files(Layout::V2)));
         };
         let files = files(layout);
         Ok(files.passes(name)?.then_some(files))

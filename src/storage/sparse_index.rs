@@ -89,6 +89,20 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         Ok((index, is_odd))
     }
 
+    /// An index without a row and without a file.
+    pub(super) fn empty(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: None,
+            map: None,
+            rows: 0,
+            capacity: 0,
+            last: None,
+            pending: Vec::new(),
+            row: PhantomData,
+        }
+    }
+
     /// Makes the file one of `rows` rows followed by unused room, and maps it.
     pub(super) fn activate(&mut self, rows: usize, capacity_bytes: u32) -> io::Result<()> {
         self.map = None;

@@ -50,8 +50,8 @@ fn find_time<F: Fs>(
     let (number, _) = view.time.partition_point(|row| row.timestamp < timestamp);
     let below = match view.time.get(number) {
         Some(row) => view.index.partition_point(|offset| offset.relative < row.relative).0,
-        // Only an active segment may hold something later than its last time row.
-        None if is_active => view.index.len(),
+        // Only an active segment may hold something later than its last time row, and one whose index could not be had.
+        None if is_active || view.time.len() == 0 => view.index.len(),
         None => return Ok(None),
     };
     let from_start = u32::try_from(log_start - view.bounds.base)

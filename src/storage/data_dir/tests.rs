@@ -447,6 +447,8 @@ fn a_creation_is_whole_or_nothing_wherever_it_breaks() {
             let is_there = names(&loaded).contains(&"new");
             assert!(is_there || !is_ok, "an OK holds");
             assert_eq!(loaded.lost, [], "nothing is missed");
+            let (_, _, again) = start(disk.crash(&mut |_| 0));
+            assert_eq!(again.topics, loaded.topics, "what a start found stays");
             if is_there {
                 assert!(
                     !is_noted,
