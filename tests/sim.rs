@@ -1,16 +1,20 @@
 //! Random histories of one partition against a model: appends, batches, every kind of read, rolls, faults, full disks, kills, power
 //! cuts, clock jumps, damaged indexes.
 //!
-//! Each history has a seed of its own, which a failure prints; `SEED=<n> cargo test --test sim` runs only that one and prints its steps.
+//! Each history has a seed of its own, which a failure prints with the last steps; `SEED=<n> cargo test --test sim` runs only that one.
+//! `HISTORIES=<n>` runs so many fresh ones for each policy.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
 
-mod engine;
+mod world;
 
 use std::collections::BTreeMap;
 
-use engine::{DIR, Faulty, Rec, World, chooser, file, names, read_all};
 use fastrand::Rng;
 use mini_broker::api::{CrcMode, RecordState};
 use mini_broker::format::Layout;
@@ -19,6 +23,7 @@ use mini_broker::fs::mem::MemFs;
 use mini_broker::fs::{File, Fs, OpenMode, ReadAt};
 use mini_broker::record::Records;
 use mini_broker::storage::{Error, FsyncPolicy, LogConfig, TimestampType};
+use world::{DIR, Faulty, Rec, World, chooser, file, names, read_all};
 
 /// Histories of the fixed seeds, for each policy.
 const FIXED: u64 = 400;
@@ -47,7 +52,8 @@ fn run_many(fsync: FsyncPolicy) {
     (0..FIXED).for_each(|seed| History::run(seed, fsync));
     let fresh = fastrand::u64(..1 << 32) << 16;
     println!("fresh seeds from {fresh} on");
-    (fresh..fresh + FRESH).for_each(|seed| History::run(seed, fsync));
+    let count = std::env::var("HISTORIES").map_or(FRESH, |count| count.parse().unwrap());
+    (fresh..fresh + count).for_each(|seed| History::run(seed, fsync));
 }
 
 /// What must be in the log, and what may be.
@@ -74,16 +80,27 @@ struct Model {
 
 impl Model {
     fn attempt(&mut self, offset: i64, record: &Rec) {
-        self.attempts.entry(offset).or_default().push(record.clone());
+        self.attempts
+            .entry(offset)
+            .or_default()
+            .push(record.clone());
     }
 
     /// The first record at or above `offset` and below `end`.
     fn next(&self, offset: i64, end: i64) -> Option<(i64, &Rec)> {
-        self.records.range(offset..end).next().map(|(offset, record)| (*offset, record))
+        if offset >= end {
+            return None;
+        }
+        self.records
+            .range(offset..end)
+            .next()
+            .map(|(offset, record)| (*offset, record))
     }
 
+    /// The damage that a read from `offset` meets before any record.
     fn hole_at(&self, offset: i64) -> Option<(i64, i64)> {
-        self.holes.iter().copied().find(|(from, to)| (*from..*to).contains(&offset))
+        let hole = self.holes.iter().copied().find(|(_, to)| offset < *to)?;
+        self.next(offset, hole.0).is_none().then_some(hole)
     }
 }
 
@@ -111,7 +128,9 @@ impl Drop for Trace {
         if std::thread::panicking() {
             let from = self.steps.len().saturating_sub(40);
             println!("SEED={} under {:?}, the last steps:", self.seed, self.fsync);
-            self.steps[from..].iter().for_each(|step| println!("  {step}"));
+            self.steps[from..]
+                .iter()
+                .for_each(|step| println!("  {step}"));
         }
     }
 }
@@ -128,7 +147,11 @@ impl History {
             config,
             now_ms: 1_767_225_600_000,
             model: Model::default(),
-            trace: Trace { seed, fsync, steps: Vec::new() },
+            trace: Trace {
+                seed,
+                fsync,
+                steps: Vec::new(),
+            },
             rng,
         };
         history.start();
@@ -178,7 +201,10 @@ impl History {
         let before = self.world().log.log_end_offset();
         let result = self.world().log.append(&record.borrow(), now_ms);
         let record = self.as_stored(record);
-        self.note(format!("append at {before}: {} bytes -> {result:?}", record.borrow().payload_bytes()));
+        self.note(format!(
+            "append at {before}: {} bytes -> {result:?}",
+            record.borrow().payload_bytes()
+        ));
         self.model.attempt(before, &record);
         match result {
             Ok(offset) => {
@@ -194,19 +220,31 @@ impl History {
         let records: Vec<Rec> = (0..count).map(|_| self.random_record()).collect();
         let now_ms = self.now_ms;
         let before = self.world().log.log_end_offset();
-        let result = self.world().log.append_batch(records.iter().map(Rec::borrow), now_ms);
+        let result = self
+            .world()
+            .log
+            .append_batch(records.iter().map(Rec::borrow), now_ms);
         self.note(format!("batch of {count} at {before} -> {result:?}"));
-        let records: Vec<Rec> = records.into_iter().map(|record| self.as_stored(record)).collect();
+        let records: Vec<Rec> = records
+            .into_iter()
+            .map(|record| self.as_stored(record))
+            .collect();
         for (offset, record) in (before..).zip(&records) {
             self.model.attempt(offset, record);
         }
         match result {
             Ok((first, last)) => {
-                assert_eq!((first, last - first + 1), (before, i64::try_from(count).unwrap()));
+                assert_eq!(
+                    (first, last - first + 1),
+                    (before, i64::try_from(count).unwrap())
+                );
                 self.model.pending.extend((first..).zip(records));
             }
             Err(error) => {
-                assert!(self.world().log.log_end_offset() <= before, "a part of it stayed");
+                assert!(
+                    self.world().log.log_end_offset() <= before,
+                    "a part of it stayed"
+                );
                 self.after_error(&error);
             }
         }
@@ -219,7 +257,7 @@ impl History {
             Error::Io { .. } => assert!(faults_possible, "{error}"),
             Error::ReadOnly => assert!(log.is_read_only()),
             Error::TooLarge { .. } | Error::Unstorable(_) | Error::FutureTimestamp { .. } => {}
-            Error::OutOfRange { .. } | Error::Corrupt(_) | Error::Exhausted | Error::EmptyBatch => {
+            Error::OutOfRange { .. } | Error::Corrupt(_) | Error::Exhausted => {
                 panic!("an append answers {error}")
             }
         }
@@ -229,7 +267,9 @@ impl History {
     }
 
     fn end_turn(&mut self) {
-        let Some(world) = self.world.as_mut() else { return };
+        let Some(world) = self.world.as_mut() else {
+            return;
+        };
         let result = world.flush();
         let log = &world.log;
         let good = match self.fsync {
@@ -238,7 +278,9 @@ impl History {
         };
         assert_eq!(log.high_watermark(), good, "readers see what is good");
         let pending = std::mem::take(&mut self.model.pending);
-        self.model.records.extend(pending.into_iter().filter(|(offset, _)| *offset < good));
+        self.model
+            .records
+            .extend(pending.into_iter().filter(|(offset, _)| *offset < good));
         self.model.is_uncertain |= log.is_read_only();
         self.note(format!("end of turn: good below {good}, {result:?}"));
         if let Err(error) = result {
@@ -255,7 +297,12 @@ impl History {
     fn background(&mut self) {
         let is_sync = self.rng.bool();
         let log = &mut self.world().log;
-        let result = if is_sync { log.sync() } else { log.background().map(drop) };
+        let result = if is_sync {
+            log.sync()
+        } else {
+            log.background();
+            Ok(())
+        };
         self.model.is_uncertain |= self.world().log.is_read_only();
         let end = self.world().log.log_end_offset();
         self.model.pending.retain(|offset, _| *offset < end);
@@ -300,7 +347,10 @@ impl History {
 
     fn change_capacity(&mut self) {
         let fs = self.fs.inner();
-        let capacity = self.rng.bool().then(|| fs.used_bytes() + self.rng.u64(..20_000));
+        let capacity = self
+            .rng
+            .bool()
+            .then(|| fs.used_bytes() + self.rng.u64(..20_000));
         fs.set_capacity(capacity);
         self.note(format!("capacity {capacity:?}"));
     }
@@ -310,6 +360,7 @@ impl History {
     /// Notes what is certain before the process ends.
     fn before_end(&mut self) -> i64 {
         let log = &self.world.as_ref().unwrap().log;
+        self.model.is_uncertain |= log.is_read_only();
         self.model.durable = self.model.durable.max(log.durable_offset());
         log.written_offset()
     }
@@ -320,8 +371,14 @@ impl History {
         let fs = self.fs.inner().kill();
         // Pending records that were written are in the files, too.
         let pending = std::mem::take(&mut self.model.pending);
-        self.model.records.extend(pending.into_iter().filter(|(offset, _)| *offset < written));
-        let floor = if self.model.is_uncertain { self.model.durable } else { written };
+        self.model
+            .records
+            .extend(pending.into_iter().filter(|(offset, _)| *offset < written));
+        let floor = if self.model.is_uncertain {
+            self.model.durable
+        } else {
+            written
+        };
         self.restart(fs, floor, false);
     }
 
@@ -349,7 +406,11 @@ impl History {
         } else {
             self.fs.inner().crash(&mut chooser(self.rng.u64(..)))
         };
-        let floor = if was_read_only { self.model.durable } else { written };
+        let floor = if was_read_only {
+            self.model.durable
+        } else {
+            written
+        };
         self.restart(fs, floor, was_read_only);
     }
 
@@ -360,9 +421,9 @@ impl History {
         self.fs = FaultFs::new(fs);
         self.model.pending.clear();
         self.damage_indexes();
-        if self.rng.u32(..6) == 0 {
-            self.start_with_faults();
-        }
+        let loses = self.rng.u32(..6) == 0 && self.start_with_faults();
+        let floor = if loses { self.model.durable } else { floor };
+        let is_rough = is_rough || loses;
         if self.rng.u32(..3) == 0 {
             self.config = random_config(&mut self.rng);
         }
@@ -392,30 +453,49 @@ impl History {
             let path = file(&name);
             match self.rng.u32(..4) {
                 0 => self.fs.remove_file(&path).unwrap(),
-                1 => self.fs.open(&path, OpenMode::Write).unwrap().set_len(self.rng.u64(..60)).unwrap(),
+                1 => self
+                    .fs
+                    .open(&path, OpenMode::Write)
+                    .unwrap()
+                    .set_len(self.rng.u64(..60))
+                    .unwrap(),
                 _ => {
-                    let noise: Vec<u8> = (0..self.rng.usize(1..30)).map(|_| self.rng.u8(..)).collect();
+                    let noise: Vec<u8> = (0..self.rng.usize(1..30))
+                        .map(|_| self.rng.u8(..))
+                        .collect();
                     let at = self.rng.u64(..100);
-                    self.fs.open(&path, OpenMode::Write).unwrap().write_all_at(&noise, at).unwrap();
+                    self.fs
+                        .open(&path, OpenMode::Write)
+                        .unwrap()
+                        .write_all_at(&noise, at)
+                        .unwrap();
                 }
             }
             self.note(format!("damaged {name}"));
         }
     }
 
-    fn start_with_faults(&mut self) {
+    /// A start that meets a fault; then a kill, or a power cut. Returns whether what was not durable may be lost.
+    fn start_with_faults(&mut self) -> bool {
         self.arm_fault();
         let now_ms = self.now_ms;
         let result = World::start(&self.fs, self.fsync, self.config, now_ms);
-        self.note(format!("start with a fault: {:?}", result.as_ref().map(|_| ())));
+        self.note(format!(
+            "start with a fault: {:?}",
+            result.as_ref().map(|_| ())
+        ));
         drop(result);
         self.fs.disarm();
-        let fs = if self.rng.bool() {
-            self.fs.inner().kill()
-        } else {
+        // A failed fsync loses what a kill alone would keep.
+        let is_struck = self.fs.struck() > 0;
+        let is_cut_off = self.rng.bool();
+        let fs = if is_cut_off {
             self.fs.inner().crash(&mut chooser(self.rng.u64(..)))
+        } else {
+            self.fs.inner().kill()
         };
         self.fs = FaultFs::new(fs);
+        is_cut_off || is_struck
     }
 
     fn start(&mut self) {
@@ -433,24 +513,51 @@ impl History {
 
     /// After a start: everything below `floor` is there; anything else that is there was written at its offset at some time.
     fn compare_after_start(&mut self, floor: i64, is_rough: bool) {
+        // An entry without a checksum counts as good by what follows it, so garbage behind the last durable one takes that with it.
+        let floor = floor - i64::from(is_rough && self.model.has_v1);
         let log = &mut self.world.as_mut().unwrap().log;
         let end = log.log_end_offset();
         assert!(!log.is_read_only());
-        assert_eq!((log.high_watermark(), log.durable_offset()), (end, end), "all kept is durable");
-        assert!(end >= floor, "the next offset went back: {end} below {floor}");
-        assert!(log.log_start_offset() >= self.model.log_start, "the log start went back");
+        assert_eq!(
+            (log.high_watermark(), log.durable_offset()),
+            (end, end),
+            "all kept is durable"
+        );
+        assert!(
+            end >= floor,
+            "the next offset went back: {end} below {floor}"
+        );
+        assert!(
+            log.log_start_offset() >= self.model.log_start,
+            "the log start went back"
+        );
         self.model.log_start = log.log_start_offset();
         let (found, damage) = read_all(log);
         let found: BTreeMap<i64, Rec> = found.into_iter().collect();
         for (offset, record) in self.model.records.range(..floor) {
-            assert_eq!(found.get(offset), Some(record), "offset {offset} below {floor}");
+            assert_eq!(
+                found.get(offset),
+                Some(record),
+                "offset {offset} below {floor}"
+            );
         }
         for (offset, record) in found.range(floor..) {
-            let may_be = self.model.attempts.get(offset).is_some_and(|all| all.contains(record));
-            assert!(may_be || (is_rough && self.model.has_v1), "offset {offset}: {record:?}");
+            let may_be = self
+                .model
+                .attempts
+                .get(offset)
+                .is_some_and(|all| all.contains(record));
+            assert!(
+                may_be || (is_rough && self.model.has_v1),
+                "offset {offset}: {record:?}"
+            );
         }
         for hole in &damage {
-            let is_known = self.model.holes.iter().any(|(from, to)| *from <= hole.offset && hole.next <= *to);
+            let is_known = self
+                .model
+                .holes
+                .iter()
+                .any(|(from, to)| *from <= hole.offset && hole.next <= *to);
             assert!(is_known || hole.offset >= floor, "{hole:?} below {floor}");
         }
         self.model.holes = damage.iter().map(|hole| (hole.offset, hole.next)).collect();
@@ -476,17 +583,34 @@ impl History {
         if self.rng.u32(..10) == 0 {
             for offset in [earliest - 1, latest + 1, i64::MIN, i64::MAX] {
                 let result =
-                    self.world().log.read(offset, 1, 1, CrcMode::Check, &mut Records::new());
-                assert!(matches!(result, Err(Error::OutOfRange { .. })), "{offset}: {result:?}");
+                    self.world()
+                        .log
+                        .read(offset, 1, 1, CrcMode::Check, &mut Records::new());
+                assert!(
+                    matches!(result, Err(Error::OutOfRange { .. })),
+                    "{offset}: {result:?}"
+                );
             }
         }
         let offset = self.random_offset();
         let max = self.rng.u64(1..20);
         let mut out = Records::new();
-        let result = self.world().log.read(offset, max, 1 << 30, CrcMode::Check, &mut out);
-        let found: Vec<_> = out.iter().map(|r| (r.offset, Rec::from(&r.record))).collect();
+        let result = self
+            .world()
+            .log
+            .read(offset, max, 1 << 30, CrcMode::Check, &mut out);
+        let found: Vec<_> = out
+            .iter()
+            .map(|r| (r.offset, Rec::from(&r.record)))
+            .collect();
         self.note(format!("read {max} from {offset}: {result:?}"));
-        self.check_read(offset, latest, max, &result.map(|outcome| outcome.next_offset), &found);
+        self.check_read(
+            offset,
+            latest,
+            max,
+            &result.map(|outcome| outcome.next_offset),
+            &found,
+        );
     }
 
     fn check_read(
@@ -500,12 +624,18 @@ impl History {
         let next = match (self.model.hole_at(offset), result) {
             (None, Ok(next)) => *next,
             (Some((_, to)), Err(Error::Corrupt(damage))) => {
-                assert_eq!((damage.offset, damage.next), (offset, to));
+                assert_eq!((damage.offset.max(offset), damage.next), (damage.offset, to));
                 return;
             }
             (hole, result) => panic!("read at {offset}, hole {hole:?}: {result:?}"),
         };
-        let end = self.model.holes.iter().map(|(from, _)| *from).filter(|from| *from > offset).min();
+        let end = self
+            .model
+            .holes
+            .iter()
+            .map(|(from, _)| *from)
+            .filter(|from| *from > offset)
+            .min();
         let end = end.unwrap_or(latest).min(latest);
         let expected: Vec<_> = self
             .model
@@ -515,10 +645,20 @@ impl History {
             .map(|(offset, record)| (*offset, record.clone()))
             .collect();
         assert_eq!(found, expected, "read {max} from {offset}");
-        let expected = if (found.len() as u64) < max { end } else { found[found.len() - 1].0 + 1 };
+        let expected = if (found.len() as u64) < max {
+            end
+        } else {
+            found[found.len() - 1].0 + 1
+        };
         let last = found.last().map_or(offset, |(offset, _)| offset + 1);
-        assert!((last..=expected).contains(&next), "read from {offset}: next {next}, not {expected}");
-        assert!(next > offset || offset == latest, "a read at {offset} does not move on");
+        assert!(
+            (last..=expected).contains(&next),
+            "read from {offset}: next {next}, not {expected}"
+        );
+        assert!(
+            next > offset || offset == latest,
+            "a read at {offset} does not move on"
+        );
     }
 
     fn fetch(&mut self) {
@@ -526,11 +666,14 @@ impl History {
         let offset = self.random_offset();
         let max = self.rng.u64(1..3000);
         let result = self.world().log.fetch(offset, max);
-        self.note(format!("fetch {max} from {offset}: {:?}", result.as_ref().map(|f| f.next_offset)));
+        self.note(format!(
+            "fetch {max} from {offset}: {:?}",
+            result.as_ref().map(|f| f.next_offset)
+        ));
         let fetched = match (self.model.hole_at(offset), result) {
             (None, Ok(fetched)) => fetched,
             (Some((_, to)), Err(Error::Corrupt(damage))) => {
-                assert_eq!((damage.offset, damage.next), (offset, to));
+                assert_eq!((damage.offset.max(offset), damage.next), (damage.offset, to));
                 return;
             }
             (hole, result) => panic!("fetch at {offset}, hole {hole:?}: {result:?}"),
@@ -541,7 +684,10 @@ impl History {
             return;
         };
         let mut bytes = vec![0; usize::try_from(range.len).unwrap()];
-        assert_eq!(range.file.read_at(&mut bytes, range.position).unwrap(), bytes.len());
+        assert_eq!(
+            range.file.read_at(&mut bytes, range.position).unwrap(),
+            bytes.len()
+        );
         let layout = Layout::of(&bytes).unwrap();
         let first = next.map(|(offset, _)| offset).unwrap();
         assert_eq!(fetched.first_offset, first);
@@ -556,16 +702,29 @@ impl History {
             };
             assert!(head.last_offset < latest, "beyond the high watermark");
             let (expected, record) = self.model.next(at_least, latest).unwrap();
-            assert_eq!((stored.offset, &Rec::from(&stored.record)), (expected, record));
+            assert_eq!(
+                (stored.offset, &Rec::from(&stored.record)),
+                (expected, record)
+            );
             at_least = expected + 1;
             rest = &rest[head.length as usize..];
             count += 1;
         }
-        assert!(count == 1 || range.len <= max, "{count} records in {} of {max} bytes", range.len);
+        assert!(
+            count == 1 || range.len <= max,
+            "{count} records in {} of {max} bytes",
+            range.len
+        );
         if self.model.holes.is_empty() {
-            let following = self.model.next(at_least, latest).map_or(latest, |(offset, _)| offset);
+            let following = self
+                .model
+                .next(at_least, latest)
+                .map_or(latest, |(offset, _)| offset);
             let next = fetched.next_offset;
-            assert!((at_least..=following).contains(&next), "next {next}, not {following}");
+            assert!(
+                (at_least..=following).contains(&next),
+                "next {next}, not {following}"
+            );
         }
     }
 
@@ -575,7 +734,10 @@ impl History {
             self.random_timestamp()
         } else {
             let offset = self.random_offset();
-            let found = self.model.next(offset, latest).map(|(_, record)| record.timestamp);
+            let found = self
+                .model
+                .next(offset, latest)
+                .map(|(_, record)| record.timestamp);
             found.unwrap_or(0).saturating_add(self.rng.i64(-1..=1))
         };
         let found = self.world().log.offset_at_time(timestamp).unwrap();
@@ -593,9 +755,15 @@ impl History {
         let (_, latest) = self.range();
         let offset = self.random_offset();
         let result = self.world().log.explain(offset);
-        let next = self.model.next(offset, latest).map(|(offset, record)| (offset, record.timestamp));
+        let next = self
+            .model
+            .next(offset, latest)
+            .map(|(offset, record)| (offset, record.timestamp));
         let hole = self.model.hole_at(offset);
-        self.note(format!("explain {offset}: {:?}", result.as_ref().map(|e| (e.segment, e.position))));
+        self.note(format!(
+            "explain {offset}: {:?}",
+            result.as_ref().map(|e| (e.segment, e.position))
+        ));
         let explanation = match (result, hole, next) {
             (Ok(explanation), None, Some(_)) => explanation,
             (Ok(explanation), Some(_), _) => {
@@ -610,18 +778,26 @@ impl History {
         let scanned_max = self.model.interval_max + self.model.entry_bytes_max;
         if self.model.holes.is_empty() {
             let scanned = explanation.scanned_bytes;
-            assert!(scanned < scanned_max, "a lookup scans {scanned} of at most {scanned_max} bytes");
+            assert!(
+                scanned < scanned_max,
+                "a lookup scans {scanned} of at most {scanned_max} bytes"
+            );
         }
     }
 
     // What holds at all times.
 
     fn check_marks(&mut self) {
-        let Some(world) = self.world.as_ref() else { return };
+        let Some(world) = self.world.as_ref() else {
+            return;
+        };
         let log = &world.log;
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
-        let (written, durable, seen) =
-            (log.written_offset(), log.durable_offset(), log.high_watermark());
+        let (written, durable, seen) = (
+            log.written_offset(),
+            log.durable_offset(),
+            log.high_watermark(),
+        );
         assert!(start <= seen && seen <= written && written <= end && durable <= written);
         if self.fsync == FsyncPolicy::Always {
             assert!(seen <= durable);
@@ -637,8 +813,14 @@ impl History {
         let (earliest, latest) = self.range();
         for offset in earliest..=latest {
             let mut out = Records::new();
-            let result = self.world().log.read(offset, 1, 1, CrcMode::Check, &mut out);
-            let found: Vec<_> = out.iter().map(|r| (r.offset, Rec::from(&r.record))).collect();
+            let result = self
+                .world()
+                .log
+                .read(offset, 1, 1, CrcMode::Check, &mut out);
+            let found: Vec<_> = out
+                .iter()
+                .map(|r| (r.offset, Rec::from(&r.record)))
+                .collect();
             self.check_read(offset, latest, 1, &result.map(|o| o.next_offset), &found);
         }
         self.check_names();
@@ -654,11 +836,15 @@ impl History {
     /// Bases rise and equal the file names; no segment is empty but the last.
     fn check_names(&mut self) {
         let segments = self.world().log.segments().unwrap();
-        let mut logs: Vec<String> =
-            names(&self.fs).into_iter().filter(|name| name.ends_with(".log")).collect();
+        let mut logs: Vec<String> = names(&self.fs)
+            .into_iter()
+            .filter(|name| name.ends_with(".log"))
+            .collect();
         logs.sort();
-        let expected: Vec<String> =
-            segments.iter().map(|segment| format!("{:020}.log", segment.base_offset)).collect();
+        let expected: Vec<String> = segments
+            .iter()
+            .map(|segment| format!("{:020}.log", segment.base_offset))
+            .collect();
         if !self.world().log.is_read_only() {
             assert_eq!(logs, expected, "in {DIR}");
         }
@@ -689,7 +875,9 @@ impl History {
                     while bytes.len() < len {
                         let offset = rng.i64(..1000);
                         let layout = if rng.bool() { Layout::V1 } else { Layout::V2 };
-                        layout.encode(offset.abs(), &inner.borrow(), &mut bytes).unwrap();
+                        layout
+                            .encode(offset.abs(), &inner.borrow(), &mut bytes)
+                            .unwrap();
                     }
                     bytes.truncate(len);
                     bytes
@@ -705,8 +893,17 @@ impl History {
         });
         let value = (self.rng.u32(..10) > 0).then(|| bytes(&mut self.rng, len));
         let has_headers = self.config.record_version == Layout::V2 && self.rng.u32(..8) == 0;
-        let headers = if has_headers { b"\x00\x01\x00\x00\x00\x01h\xff\xff\xff\xff".to_vec() } else { vec![] };
-        Rec { timestamp, key, value, headers }
+        let headers = if has_headers {
+            b"\x00\x01\x00\x00\x00\x01h\xff\xff\xff\xff".to_vec()
+        } else {
+            vec![]
+        };
+        Rec {
+            timestamp,
+            key,
+            value,
+            headers,
+        }
     }
 
     fn as_stored(&mut self, mut record: Rec) -> Rec {
@@ -727,7 +924,11 @@ fn random_config(rng: &mut Rng) -> LogConfig {
         segment_index_bytes: pick(rng, &[24, 36, 100, 1000, 8192]),
         index_interval_bytes: pick(rng, &[1, 50, 300, 4096]),
         max_message_bytes: pick(rng, &[300, 10_000, 10_000]),
-        record_version: if rng.u32(..6) == 0 { Layout::V1 } else { Layout::V2 },
+        record_version: if rng.u32(..6) == 0 {
+            Layout::V1
+        } else {
+            Layout::V2
+        },
         timestamp_type: if rng.u32(..6) == 0 {
             TimestampType::LogAppendTime
         } else {
