@@ -4,6 +4,8 @@
 //! bytes; the broker sees only these values. What one protocol alone needs (how a record is printed, what HELP
 //! says) is not here.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -95,7 +97,11 @@ impl<'a> Batch<'a> {
             has_key |= key.is_some();
             rest = tail;
         }
-        (count > 0 && rest.is_empty()).then_some(Self { count, bytes, has_key })
+        (count > 0 && rest.is_empty()).then_some(Self {
+            count,
+            bytes,
+            has_key,
+        })
     }
 
     /// The payloads as records, with one timestamp for all.
@@ -104,7 +110,12 @@ impl<'a> Batch<'a> {
         (0..self.count).map_while(move |_| {
             let (key, value, tail) = split_payload(rest)?;
             rest = tail;
-            Some(Record { timestamp, key, value, headers: &[] })
+            Some(Record {
+                timestamp,
+                key,
+                value,
+                headers: &[],
+            })
         })
     }
 }
@@ -304,7 +315,10 @@ pub struct ApiError {
 impl ApiError {
     /// An error from its parts.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self {
+            code,
+            message: message.into(),
+        }
     }
 }
 
@@ -331,7 +345,7 @@ pub fn quoted(value: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Appends text with the escapes of PostgreSQL's COPY text form: a backslash, tab, LF and CR get their letter; a byte that is
+/// Appends text with the escapes of `PostgreSQL`'s COPY text form: a backslash, tab, LF and CR get their letter; a byte that is
 /// not part of a printable UTF-8 character becomes `\\x` and two lower-case hex digits.
 pub fn escape(value: &[u8], out: &mut Vec<u8>) {
     for chunk in value.utf8_chunks() {
@@ -345,14 +359,19 @@ pub fn escape(value: &[u8], out: &mut Vec<u8>) {
                     let mut utf8 = [0; 4];
                     let bytes = c.encode_utf8(&mut utf8).as_bytes();
                     if c.is_control() {
-                        bytes.iter().for_each(|&byte| escape_hex(byte, out));
+                        for &byte in bytes {
+                            escape_hex(byte, out);
+                        }
                     } else {
                         out.extend_from_slice(bytes);
                     }
                 }
             }
         }
-        chunk.invalid().iter().for_each(|&byte| escape_hex(byte, out));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|&byte| escape_hex(byte, out));
     }
 }
 
@@ -624,8 +643,14 @@ mod tests {
         let bytes = [one.as_slice(), &null].concat();
         let batch = Batch::parse(2, &bytes).expect("it adds up");
         assert!(batch.has_key);
-        let records: Vec<_> = batch.records(5).map(|r| (r.timestamp, r.key, r.value)).collect();
-        assert_eq!(records, [(5, Some(&b"k"[..]), Some(&b"vw"[..])), (5, None, None)]);
+        let records: Vec<_> = batch
+            .records(5)
+            .map(|r| (r.timestamp, r.key, r.value))
+            .collect();
+        assert_eq!(
+            records,
+            [(5, Some(&b"k"[..]), Some(&b"vw"[..])), (5, None, None)]
+        );
         assert!(Batch::parse(0, &[]).is_none());
         assert!(Batch::parse(1, &bytes).is_none(), "bytes left over");
         assert!(Batch::parse(3, &bytes).is_none(), "a payload missing");

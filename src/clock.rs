@@ -1,5 +1,7 @@
 //! The clocks: read by the event loop, once a turn, and handed on as a value.
 
+#![forbid(unsafe_code)]
+
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +24,9 @@ impl SystemClock {
     /// A clock whose monotonic side starts at zero now.
     #[must_use]
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self {
+            start: Instant::now(),
+        }
     }
 }
 
@@ -38,7 +42,10 @@ impl Clock for SystemClock {
             Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
             Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms),
         };
-        Now { wall_ms, mono: self.start.elapsed() }
+        Now {
+            wall_ms,
+            mono: self.start.elapsed(),
+        }
     }
 }
 
@@ -52,7 +59,9 @@ impl ManualClock {
     /// Clocks that show this.
     #[must_use]
     pub fn new(now: Now) -> Self {
-        Self { now: Cell::new(now) }
+        Self {
+            now: Cell::new(now),
+        }
     }
 
     /// Sets both.

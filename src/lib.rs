@@ -28,5 +28,8 @@ pub mod outbox;
 pub mod protocol;
 pub mod record;
 pub mod storage;
-#[expect(unsafe_code, reason = "the one module that talks to the kernel in its own words")]
+#[expect(
+    unsafe_code,
+    reason = "the one module that talks to the kernel in its own words"
+)]
 pub mod sys;

@@ -333,7 +333,11 @@ fn room(sent: io::Result<usize>) -> io::Result<Option<usize>> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#[expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
 mod tests {
     use std::cell::Cell;
     use std::io::Read;

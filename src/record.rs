@@ -3,6 +3,8 @@
 //! Everything here borrows; [`Records`] is the one owner, a single allocation for the bytes and one for
 //! the places in it, reused from read to read.
 
+#![forbid(unsafe_code)]
+
 /// A record on its way in: no offset yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -74,12 +76,16 @@ impl Records {
             headers_len: record.headers.len(),
             crc_ok: stored.crc_ok,
         });
-        for part in [record.key, record.value, Some(record.headers)].into_iter().flatten() {
+        for part in [record.key, record.value, Some(record.headers)]
+            .into_iter()
+            .flatten()
+        {
             self.bytes.extend_from_slice(part);
         }
     }
 
     /// The records in the order of their offsets.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = StoredRecord<'_>> {
         self.places.iter().map(|place| {
             let rest = self.bytes.get(place.start..).unwrap_or_default();
@@ -89,7 +95,12 @@ impl Records {
             StoredRecord {
                 offset: place.offset,
                 crc_ok: place.crc_ok,
-                record: Record { timestamp: place.timestamp, key, value, headers },
+                record: Record {
+                    timestamp: place.timestamp,
+                    key,
+                    value,
+                    headers,
+                },
             }
         })
     }
@@ -136,21 +147,41 @@ mod tests {
     #[test]
     fn records_come_back_as_they_went_in() {
         let inputs = [
-            Record { timestamp: -5, key: None, value: Some(b"v"), headers: b"" },
-            Record { timestamp: 0, key: Some(b""), value: None, headers: b"hhh" },
-            Record { timestamp: i64::MAX, key: Some(b"k"), value: Some(b""), headers: b"" },
+            Record {
+                timestamp: -5,
+                key: None,
+                value: Some(b"v"),
+                headers: b"",
+            },
+            Record {
+                timestamp: 0,
+                key: Some(b""),
+                value: None,
+                headers: b"hhh",
+            },
+            Record {
+                timestamp: i64::MAX,
+                key: Some(b"k"),
+                value: Some(b""),
+                headers: b"",
+            },
         ];
         let mut records = Records::new();
         for (offset, record) in (7..).zip(inputs) {
-            records.push(&StoredRecord { offset, crc_ok: offset != 8, record });
+            records.push(&StoredRecord {
+                offset,
+                crc_ok: offset != 8,
+                record,
+            });
         }
         let back: Vec<_> = records.iter().collect();
         assert_eq!(back.iter().map(|r| r.record).collect::<Vec<_>>(), inputs);
-        assert_eq!(back.iter().map(|r| (r.offset, r.crc_ok)).collect::<Vec<_>>(), [
-            (7, true),
-            (8, false),
-            (9, true)
-        ]);
+        assert_eq!(
+            back.iter()
+                .map(|r| (r.offset, r.crc_ok))
+                .collect::<Vec<_>>(),
+            [(7, true), (8, false), (9, true)]
+        );
         records.clear();
         assert!(records.is_empty());
     }

@@ -30,9 +30,16 @@ fn open(fs: &MemFs, fsync: FsyncPolicy, config: LogConfig, is_clean: bool) -> Be
     if !fs.exists(&dir).unwrap() {
         fs.create_dir(&dir).unwrap();
     }
-    let context = Rc::new(LogContext::new(fs.clone(), fsync, Rc::clone(data_dir.checkpoints())));
+    let context = Rc::new(LogContext::new(
+        fs.clone(),
+        fsync,
+        Rc::clone(data_dir.checkpoints()),
+    ));
     let (log, _) = Log::open(&context, root, "t", 0, config, StartFrom { is_clean }, 0).unwrap();
-    Bench { _data_dir: data_dir, log }
+    Bench {
+        _data_dir: data_dir,
+        log,
+    }
 }
 
 fn small() -> LogConfig {
@@ -73,8 +80,14 @@ fn check(log: &mut Log<MemFs>, count: i64) {
     assert_eq!(log.high_watermark(), count);
     for offset in 0..count {
         let mut records = Records::new();
-        let outcome = log.read(offset, 5, 1 << 20, CrcMode::Check, &mut records).unwrap();
-        assert_eq!(outcome.next_offset, (offset + 5).min(count), "offset {offset}");
+        let outcome = log
+            .read(offset, 5, 1 << 20, CrcMode::Check, &mut records)
+            .unwrap();
+        assert_eq!(
+            outcome.next_offset,
+            (offset + 5).min(count),
+            "offset {offset}"
+        );
         for (stored, expected) in records.iter().zip(offset..) {
             assert_eq!(stored.offset, expected);
             assert_eq!(stored.record.timestamp, timestamp(expected));
@@ -90,7 +103,10 @@ fn check(log: &mut Log<MemFs>, count: i64) {
     }
     let times: Vec<i64> = (0..count).map(timestamp).collect();
     for time in -60..count / 3 + 60 {
-        let expected = times.iter().position(|t| *t >= time).map(|o| (o as i64, times[o]));
+        let expected = times
+            .iter()
+            .position(|t| *t >= time)
+            .map(|o| (o as i64, times[o]));
         assert_eq!(log.offset_at_time(time).unwrap(), expected, "time {time}");
     }
 }
@@ -100,7 +116,10 @@ fn check_fetch(log: &mut Log<MemFs>, offset: i64, max_bytes: u64) {
     let range = fetched.range.unwrap();
     assert_eq!(fetched.first_offset, offset);
     let mut bytes = vec![0; usize::try_from(range.len).unwrap()];
-    assert_eq!(range.file.read_at(&mut bytes, range.position).unwrap(), bytes.len());
+    assert_eq!(
+        range.file.read_at(&mut bytes, range.position).unwrap(),
+        bytes.len()
+    );
     let mut rest = &bytes[..];
     let mut next = offset;
     while !rest.is_empty() {
@@ -118,7 +137,10 @@ fn check_fetch(log: &mut Log<MemFs>, offset: i64, max_bytes: u64) {
 fn every_record_is_found_again_in_both_layouts_and_after_a_clean_stop() {
     for layout in [Layout::V1, Layout::V2] {
         let fs = MemFs::new();
-        let config = LogConfig { record_version: layout, ..small() };
+        let config = LogConfig {
+            record_version: layout,
+            ..small()
+        };
         let mut bench = open(&fs, FsyncPolicy::Always, config, false);
         fill(&mut bench.log, 100);
         check(&mut bench.log, 100);
@@ -136,7 +158,10 @@ fn every_record_is_found_again_in_both_layouts_and_after_a_clean_stop() {
 fn every_record_is_found_again_after_a_kill() {
     for layout in [Layout::V1, Layout::V2] {
         let mut fs = MemFs::new();
-        let config = LogConfig { record_version: layout, ..small() };
+        let config = LogConfig {
+            record_version: layout,
+            ..small()
+        };
         for round in 1..=6 {
             let mut bench = open(&fs, FsyncPolicy::Never, config, false);
             fill(&mut bench.log, 20);
@@ -172,11 +197,34 @@ fn offsets_outside_are_refused_and_the_end_is_empty() {
     fill(&mut bench.log, 10);
     let mut records = Records::new();
     for offset in [-1, 11, i64::MAX, i64::MIN] {
-        let error = bench.log.read(offset, 1, 1, CrcMode::Check, &mut records).unwrap_err();
-        assert!(matches!(error, Error::OutOfRange { earliest: 0, latest: 10, .. }), "{error}");
+        let error = bench
+            .log
+            .read(offset, 1, 1, CrcMode::Check, &mut records)
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::OutOfRange {
+                    earliest: 0,
+                    latest: 10,
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
-    assert_eq!(bench.log.read(10, 1, 1, CrcMode::Check, &mut records).unwrap().next_offset, 10);
+    assert_eq!(
+        bench
+            .log
+            .read(10, 1, 1, CrcMode::Check, &mut records)
+            .unwrap()
+            .next_offset,
+        10
+    );
     assert!(records.is_empty());
     assert!(bench.log.fetch(10, 1).unwrap().range.is_none());
-    assert!(matches!(bench.log.explain(10), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        bench.log.explain(10),
+        Err(Error::OutOfRange { .. })
+    ));
 }

@@ -257,7 +257,7 @@ impl History {
             Error::Io { .. } => assert!(faults_possible, "{error}"),
             Error::ReadOnly => assert!(log.is_read_only()),
             Error::TooLarge { .. } | Error::Unstorable(_) | Error::FutureTimestamp { .. } => {}
-            Error::OutOfRange { .. } | Error::Corrupt(_) | Error::Exhausted => {
+            Error::OutOfRange { .. } | Error::Corrupt(_) | Error::NoKey | Error::Exhausted => {
                 panic!("an append answers {error}")
             }
         }
@@ -624,7 +624,10 @@ impl History {
         let next = match (self.model.hole_at(offset), result) {
             (None, Ok(next)) => *next,
             (Some((_, to)), Err(Error::Corrupt(damage))) => {
-                assert_eq!((damage.offset.max(offset), damage.next), (damage.offset, to));
+                assert_eq!(
+                    (damage.offset.max(offset), damage.next),
+                    (damage.offset, to)
+                );
                 return;
             }
             (hole, result) => panic!("read at {offset}, hole {hole:?}: {result:?}"),
@@ -673,7 +676,10 @@ impl History {
         let fetched = match (self.model.hole_at(offset), result) {
             (None, Ok(fetched)) => fetched,
             (Some((_, to)), Err(Error::Corrupt(damage))) => {
-                assert_eq!((damage.offset.max(offset), damage.next), (damage.offset, to));
+                assert_eq!(
+                    (damage.offset.max(offset), damage.next),
+                    (damage.offset, to)
+                );
                 return;
             }
             (hole, result) => panic!("fetch at {offset}, hole {hole:?}: {result:?}"),
@@ -935,5 +941,6 @@ fn random_config(rng: &mut Rng) -> LogConfig {
             TimestampType::CreateTime
         },
         timestamp_after_max_ms: if rng.u32(..4) == 0 { 1000 } else { i64::MAX },
+        ..LogConfig::default()
     }
 }

@@ -155,6 +155,7 @@ impl<F: Fs> Broker<F> {
             | Error::Corrupt(_)
             | Error::TooLarge { .. }
             | Error::Unstorable(_)
+            | Error::NoKey
             | Error::FutureTimestamp { .. }
             | Error::ReadOnly
             | Error::Exhausted => self.explain_error(key, error),

@@ -361,6 +361,7 @@ impl InForce<'_> {
                 TimestampType::LogAppendTime
             },
             timestamp_after_max_ms: self.value(Config::TimestampAfterMaxMs),
+            ..LogConfig::default()
         }
     }
 

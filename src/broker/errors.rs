@@ -38,6 +38,10 @@ pub(super) fn of_partition(error: &Error, topic: &str, number: u32) -> ApiError 
             ErrorCode::InvalidRecord,
             format!("{reason}; record.version of {topic} says which it is"),
         ),
+        Error::NoKey => ApiError::new(
+            ErrorCode::InvalidRecord,
+            format!("{topic} is compacted, so a record needs a key: PUT {topic}:<key> <value>"),
+        ),
         Error::FutureTimestamp { timestamp, latest } => ApiError::new(
             ErrorCode::InvalidTimestamp,
             format!(
@@ -79,6 +83,7 @@ pub(super) fn of_system(error: &Error) -> ApiError {
         | Error::Corrupt(_)
         | Error::TooLarge { .. }
         | Error::Unstorable(_)
+        | Error::NoKey
         | Error::FutureTimestamp { .. }
         | Error::ReadOnly
         | Error::Exhausted => "check the disk and the broker's log",

@@ -372,8 +372,15 @@ impl<F: Fs> Broker<F> {
         let mut logs = Vec::new();
         for number in 0..partitions {
             let root = &self.settings.data_dir;
-            let (log, report) =
-                Log::open(&self.context, root, name, number, config, start, now.wall_ms)?;
+            let (log, report) = Log::open(
+                &self.context,
+                root,
+                name,
+                number,
+                config,
+                start,
+                now.wall_ms,
+            )?;
             self.stats.corrupt_records += report.damaged;
             logs.push(log);
         }

@@ -336,6 +336,8 @@ impl<F: Fs> Check<'_, F> {
                 | FileKind::Index(_)
                 | FileKind::TimeIndex(_)
                 | FileKind::AppendTimes
+                | FileKind::Cleaned
+                | FileKind::Replace(_)
                 | FileKind::Leftover
                 | FileKind::Unknown => None,
             })

@@ -102,9 +102,12 @@ impl Segment {
             .map(|name| name.to_string_lossy().into_owned());
         let base = match file_kind(&name.unwrap_or_default()) {
             FileKind::Log(base) | FileKind::Index(base) | FileKind::TimeIndex(base) => Some(base),
-            FileKind::Torn(_) | FileKind::AppendTimes | FileKind::Leftover | FileKind::Unknown => {
-                None
-            }
+            FileKind::Torn(_)
+            | FileKind::AppendTimes
+            | FileKind::Cleaned
+            | FileKind::Replace(_)
+            | FileKind::Leftover
+            | FileKind::Unknown => None,
         };
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -385,6 +388,8 @@ pub(super) fn bases<F: Fs>(fs: &F, dir: &Path) -> std::io::Result<Vec<i64>> {
             | FileKind::TimeIndex(_)
             | FileKind::Torn(_)
             | FileKind::AppendTimes
+            | FileKind::Cleaned
+            | FileKind::Replace(_)
             | FileKind::Leftover
             | FileKind::Unknown => None,
         })

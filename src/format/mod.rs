@@ -7,6 +7,8 @@
 //! Decoding tells apart what is cut short ([`DecodeError::Incomplete`]) from what cannot be an entry
 //! ([`DecodeError::Corrupt`]), never panics, and allocates nothing: it borrows.
 
+#![forbid(unsafe_code)]
+
 pub mod v1;
 pub mod v2;
 
@@ -99,7 +101,10 @@ impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { field, len, max } => {
-                write!(f, "the {field} has {len} bytes; this record version holds {max}")
+                write!(
+                    f,
+                    "the {field} has {len} bytes; this record version holds {max}"
+                )
             }
             Self::NoHeaders => f.write_str("record version 1 cannot hold headers"),
         }
@@ -128,7 +133,9 @@ impl Layout {
             return Err(DecodeError::Incomplete(LAYOUT_BYTES as u64));
         };
         if [m0, m1] != MAGIC {
-            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([m0, m1]))));
+            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([
+                m0, m1,
+            ]))));
         }
         match third {
             0..0x80 => Ok(Self::V1),
@@ -240,7 +247,9 @@ pub fn headers(block: &[u8]) -> impl Iterator<Item = Header<'_>> {
 /// Whether the bytes are a header block: a count, then so many headers with UTF-8 names, and nothing behind.
 #[must_use]
 pub fn check_headers(block: &[u8]) -> bool {
-    let Some((count, mut rest)) = block.split_first_chunk::<2>() else { return false };
+    let Some((count, mut rest)) = block.split_first_chunk::<2>() else {
+        return false;
+    };
     for _ in 0..u16::from_be_bytes(*count) {
         match split_header(rest) {
             Some(((name, _), tail)) if std::str::from_utf8(name).is_ok() => rest = tail,

@@ -4,6 +4,8 @@
 //! No checksum and no total length: the end is known only after both lengths, and damage shows only where the magic,
 //! the offset or a length is impossible.
 
+#![forbid(unsafe_code)]
+
 use crate::record::{Record, StoredRecord};
 
 use super::{DecodeError, EncodeError, EntryHead, MAGIC, Reason};
@@ -51,7 +53,11 @@ pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(),
 fn field_len(name: &'static str, field: Option<&[u8]>) -> Result<usize, EncodeError> {
     let len = field.map_or(0, <[u8]>::len);
     if len > FIELD_BYTES_MAX {
-        return Err(EncodeError::TooLong { field: name, len, max: FIELD_BYTES_MAX });
+        return Err(EncodeError::TooLong {
+            field: name,
+            len,
+            max: FIELD_BYTES_MAX,
+        });
     }
     Ok(len)
 }
@@ -77,18 +83,53 @@ pub fn decode(bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), DecodeError
     let value_at = KEY_AT + key_len.unwrap_or(0) + 2;
     let key = key_len.and_then(|len| whole.get(KEY_AT..KEY_AT + len));
     let value = value_len.and_then(|len| whole.get(value_at..value_at + len));
-    let record = Record { timestamp: head.max_timestamp, key, value, headers: &[] };
-    Ok((head, StoredRecord { offset: head.first_offset, crc_ok: true, record }))
+    let record = Record {
+        timestamp: head.max_timestamp,
+        key,
+        value,
+        headers: &[],
+    };
+    Ok((
+        head,
+        StoredRecord {
+            offset: head.first_offset,
+            crc_ok: true,
+            record,
+        },
+    ))
 }
 
 type Frame = (EntryHead, Option<usize>, Option<usize>);
 
 fn frame(bytes: &[u8]) -> Result<Frame, DecodeError> {
     let Some((fixed, rest)) = bytes.split_first_chunk::<KEY_AT>() else {
-        return Err(begin(bytes).err().unwrap_or(DecodeError::Incomplete(HEADER_BYTES as u64)));
+        return Err(begin(bytes)
+            .err()
+            .unwrap_or(DecodeError::Incomplete(HEADER_BYTES as u64)));
     };
     begin(fixed)?;
-    let [_, _, o0, o1, o2, o3, o4, o5, o6, o7, t0, t1, t2, t3, t4, t5, t6, t7, k0, k1] = *fixed;
+    let [
+        _,
+        _,
+        o0,
+        o1,
+        o2,
+        o3,
+        o4,
+        o5,
+        o6,
+        o7,
+        t0,
+        t1,
+        t2,
+        t3,
+        t4,
+        t5,
+        t6,
+        t7,
+        k0,
+        k1,
+    ] = *fixed;
     let offset = i64::from_be_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
     let max_timestamp = i64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]);
     let key_len = length(i16::from_be_bytes([k0, k1]))?;
@@ -100,7 +141,12 @@ fn frame(bytes: &[u8]) -> Result<Frame, DecodeError> {
     let value_len = length(i16::from_be_bytes(*value_len.0))?;
     let bytes = HEADER_BYTES + key_bytes + value_len.unwrap_or(0);
     let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-    let head = EntryHead { first_offset: offset, last_offset: offset, max_timestamp, length };
+    let head = EntryHead {
+        first_offset: offset,
+        last_offset: offset,
+        max_timestamp,
+        length,
+    };
     Ok((head, key_len, value_len))
 }
 
@@ -111,7 +157,9 @@ fn begin(bytes: &[u8]) -> Result<(), DecodeError> {
         if found != expected {
             let second = bytes.get(1).copied().unwrap_or(0);
             let first = bytes.first().copied().unwrap_or(0);
-            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([first, second]))));
+            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([
+                first, second,
+            ]))));
         }
     }
     match bytes.get(2) {

@@ -7,6 +7,8 @@
 //!
 //! The CRC-32 (IEEE) covers everything behind it, the length included; the length counts everything behind itself.
 
+#![forbid(unsafe_code)]
+
 use crate::record::{Record, StoredRecord};
 
 use super::{DecodeError, EncodeError, EntryHead, MAGIC, Reason};
@@ -23,9 +25,11 @@ pub const ENTRY_BYTES_MAX: usize = i32::MAX as usize;
 /// Where the bytes begin that the CRC covers.
 const CRC_FROM: usize = 7;
 /// Where the bytes begin that the length counts.
-const LENGTH_FROM: usize = 11;
+const LENGTH_FROM: u32 = 11;
+/// Where the attributes stand: the first byte that the length counts.
+const ATTRIBUTES_AT: usize = 11;
 /// The smallest value of the length field: attributes, offset, timestamp and two lengths.
-const LENGTH_MIN: usize = HEADER_BYTES - LENGTH_FROM;
+const LENGTH_MIN: usize = HEADER_BYTES - ATTRIBUTES_AT;
 /// The attribute bit that says that headers follow the value.
 const HAS_HEADERS: u8 = 1;
 /// Where keyLen stands.
@@ -39,7 +43,11 @@ pub fn encoded_len(record: &Record<'_>) -> Result<u32, EncodeError> {
     let len = HEADER_BYTES + record.payload_bytes();
     match u32::try_from(len) {
         Ok(fits) if len <= ENTRY_BYTES_MAX => Ok(fits),
-        _ => Err(EncodeError::TooLong { field: "value", len, max: ENTRY_BYTES_MAX }),
+        _ => Err(EncodeError::TooLong {
+            field: "value",
+            len,
+            max: ENTRY_BYTES_MAX,
+        }),
     }
 }
 
@@ -54,13 +62,30 @@ pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(),
     let (magic, rest) = fixed.split_at_mut(2);
     magic.copy_from_slice(&MAGIC);
     // version, crc (filled in below), length, attributes, offset, timestamp
-    let [version, _, _, _, _, l0, l1, l2, l3, attributes, numbers @ ..] = rest else {
+    let [
+        version,
+        _,
+        _,
+        _,
+        _,
+        l0,
+        l1,
+        l2,
+        l3,
+        attributes,
+        numbers @ ..,
+    ] = rest
+    else {
         return Ok(());
     };
     *version = VERSION;
     // The entry is at least HEADER_BYTES long.
-    [*l0, *l1, *l2, *l3] = (len - LENGTH_FROM as u32).to_be_bytes();
-    *attributes = if record.headers.is_empty() { 0 } else { HAS_HEADERS };
+    [*l0, *l1, *l2, *l3] = (len - LENGTH_FROM).to_be_bytes();
+    *attributes = if record.headers.is_empty() {
+        0
+    } else {
+        HAS_HEADERS
+    };
     let (offset_at, timestamp_at) = numbers.split_at_mut(8);
     offset_at.copy_from_slice(&offset.to_be_bytes());
     timestamp_at.copy_from_slice(&record.timestamp.to_be_bytes());
@@ -88,24 +113,51 @@ pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(),
 /// See there.
 pub fn head(bytes: &[u8]) -> Result<EntryHead, DecodeError> {
     let Some((fixed, _)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
-        return Err(begin(bytes).err().unwrap_or(DecodeError::Incomplete(HEAD_BYTES as u64)));
+        return Err(begin(bytes)
+            .err()
+            .unwrap_or(DecodeError::Incomplete(HEAD_BYTES as u64)));
     };
     begin(fixed)?;
     let [
-        _, _, _, _, _, _, _, l0, l1, l2, l3, _,
-        o0, o1, o2, o3, o4, o5, o6, o7,
-        t0, t1, t2, t3, t4, t5, t6, t7,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        l0,
+        l1,
+        l2,
+        l3,
+        _,
+        o0,
+        o1,
+        o2,
+        o3,
+        o4,
+        o5,
+        o6,
+        o7,
+        t0,
+        t1,
+        t2,
+        t3,
+        t4,
+        t5,
+        t6,
+        t7,
     ] = *fixed;
-    let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
-    if !(LENGTH_MIN..=ENTRY_BYTES_MAX - LENGTH_FROM).contains(&length) {
-        return Err(DecodeError::Corrupt(Reason::Length(length as i64)));
+    let counted = u32::from_be_bytes([l0, l1, l2, l3]);
+    if !(LENGTH_MIN..=ENTRY_BYTES_MAX - ATTRIBUTES_AT).contains(&(counted as usize)) {
+        return Err(DecodeError::Corrupt(Reason::Length(i64::from(counted))));
     }
     let offset = i64::from_be_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
     Ok(EntryHead {
         first_offset: offset,
         last_offset: offset,
         max_timestamp: i64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
-        length: u32::try_from(LENGTH_FROM + length).unwrap_or(u32::MAX),
+        length: LENGTH_FROM + counted,
     })
 }
 
@@ -157,7 +209,7 @@ fn fields(
     if head.first_offset < 0 {
         return Err(DecodeError::Corrupt(Reason::Offset(head.first_offset)));
     }
-    let attributes = entry.get(LENGTH_FROM).copied().unwrap_or(0);
+    let attributes = entry.get(ATTRIBUTES_AT).copied().unwrap_or(0);
     if attributes & !HAS_HEADERS != 0 {
         return Err(DecodeError::Corrupt(Reason::Attributes(attributes)));
     }
@@ -171,13 +223,26 @@ fn fields(
     if !sound {
         return Err(DecodeError::Corrupt(Reason::Headers));
     }
-    let record = Record { timestamp: head.max_timestamp, key, value, headers };
-    Ok((head, StoredRecord { offset: head.first_offset, crc_ok, record }))
+    let record = Record {
+        timestamp: head.max_timestamp,
+        key,
+        value,
+        headers,
+    };
+    Ok((
+        head,
+        StoredRecord {
+            offset: head.first_offset,
+            crc_ok,
+            record,
+        },
+    ))
 }
 
 fn field(bytes: &[u8]) -> Result<(Option<&[u8]>, &[u8]), DecodeError> {
-    let (len, rest) =
-        bytes.split_first_chunk::<4>().ok_or(DecodeError::Corrupt(Reason::Length(0)))?;
+    let (len, rest) = bytes
+        .split_first_chunk::<4>()
+        .ok_or(DecodeError::Corrupt(Reason::Length(0)))?;
     let len = i32::from_be_bytes(*len);
     if len == -1 {
         return Ok((None, rest));
@@ -195,7 +260,9 @@ fn begin(bytes: &[u8]) -> Result<(), DecodeError> {
         if found != expected {
             let first = bytes.first().copied().unwrap_or(0);
             let second = bytes.get(1).copied().unwrap_or(0);
-            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([first, second]))));
+            return Err(DecodeError::Corrupt(Reason::Magic(u16::from_be_bytes([
+                first, second,
+            ]))));
         }
     }
     match bytes.get(2) {

@@ -3,6 +3,8 @@
 //! Entries and index rows are gathered (the entries in the log's write buffer, the rows in the indexes) and written
 //! together; [`Active::revert`] brings the segment back to what is written.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -67,11 +69,23 @@ impl<F: Fs> Active<F> {
             log.set_len(0)?;
         }
         let log = Rc::new(log);
-        Self::open(fs, dir, base, log, config, Extent::default(), config.record_version, now_ms)
+        Self::open(
+            fs,
+            dir,
+            base,
+            log,
+            config,
+            Extent::default(),
+            config.record_version,
+            now_ms,
+        )
     }
 
     /// Opens the indexes beside a log whose extent is known.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a segment, each of its own type")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a segment, each of its own type"
+    )]
     pub(super) fn open(
         fs: &F,
         dir: &Path,
@@ -107,8 +121,15 @@ impl<F: Fs> Active<F> {
         // The roll rules keep both within 31 bits.
         let relative = u32::try_from(offset - self.base).unwrap_or(u32::MAX);
         let position = self.now.bytes;
-        if self.now.max_timestamp.is_none_or(|max| timestamp > max.timestamp) {
-            self.now.max_timestamp = Some(TimeRow { timestamp, relative });
+        if self
+            .now
+            .max_timestamp
+            .is_none_or(|max| timestamp > max.timestamp)
+        {
+            self.now.max_timestamp = Some(TimeRow {
+                timestamp,
+                relative,
+            });
         }
         if position == 0 {
             self.now.first_timestamp = Some(timestamp);
@@ -159,8 +180,10 @@ impl<F: Fs> Active<F> {
     pub(super) fn cut_back(&mut self, extent: Extent, config: &LogConfig) -> io::Result<()> {
         self.written = extent;
         self.revert()?;
-        self.index.activate(extent.offset_rows, config.segment_index_bytes)?;
-        self.time.activate(extent.time_rows, config.segment_index_bytes)?;
+        self.index
+            .activate(extent.offset_rows, config.segment_index_bytes)?;
+        self.time
+            .activate(extent.time_rows, config.segment_index_bytes)?;
         self.writeback_from = self.writeback_from.min(extent.bytes);
         Ok(())
     }
@@ -187,7 +210,10 @@ impl<F: Fs> Active<F> {
         }
         self.must_roll
             || self.now.bytes + u64::from(bytes) > u64::from(config.segment_bytes)
-            || self.now.first_timestamp.is_some_and(|first| age(first) >= config.segment_ms)
+            || self
+                .now
+                .first_timestamp
+                .is_some_and(|first| age(first) >= config.segment_ms_in_force())
             || self.index.is_full(0)
             || self.time.is_full(1)
             || self.is_beyond_range(offset)
@@ -200,7 +226,8 @@ impl<F: Fs> Active<F> {
 
     /// Whether so many rows more fit into both indexes, and the last time row behind them.
     pub(super) fn has_room_for_rows(&self, rows: u64) -> bool {
-        usize::try_from(rows)
-            .is_ok_and(|rows| !self.index.is_full(rows) && !self.time.is_full(rows.saturating_add(1)))
+        usize::try_from(rows).is_ok_and(|rows| {
+            !self.index.is_full(rows) && !self.time.is_full(rows.saturating_add(1))
+        })
     }
 }

@@ -1,13 +1,15 @@
 //! When each sealed segment was last appended to, by the broker's clock: what retention by time will ask.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::fs::{Fs, read_file};
 
+use super::Error;
 use super::context::LogContext;
 use super::names::APPEND_TIMES;
-use super::Error;
 
 /// No file of ours is larger: 26 bytes for each of two million segments.
 const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -32,6 +34,10 @@ impl AppendTimes {
         Self { by_base }
     }
 
+    pub(super) fn get(&self, base: i64) -> Option<i64> {
+        self.by_base.get(&base).copied()
+    }
+
     pub(super) fn insert(&mut self, base: i64, ms: i64) {
         self.by_base.insert(base, ms);
     }
@@ -42,7 +48,12 @@ impl AppendTimes {
 
     /// Replaces the file.
     pub(super) fn write<F: Fs>(&self, context: &LogContext<F>, dir: &Path) -> Result<(), Error> {
-        let lines = self.by_base.iter().map(|(base, ms)| format!("{base} {ms}\n"));
-        context.checkpoints.replace_text(&dir.join(APPEND_TIMES), &lines.collect::<String>())
+        let lines = self
+            .by_base
+            .iter()
+            .map(|(base, ms)| format!("{base} {ms}\n"));
+        context
+            .checkpoints
+            .replace_text(&dir.join(APPEND_TIMES), &lines.collect::<String>())
     }
 }

@@ -1,5 +1,7 @@
 //! What the logs of one broker share.
 
+#![forbid(unsafe_code)]
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -46,7 +48,10 @@ impl<F: Fs> LogContext<F> {
     }
 
     pub(super) fn take_buffer(&self) -> Vec<u8> {
-        self.buffers.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(1024))
+        self.buffers
+            .borrow_mut()
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(1024))
     }
 
     pub(super) fn give_buffer(&self, buffer: Vec<u8>) {

@@ -123,7 +123,9 @@ impl<F: Fs> DataDir<F> {
         }
         if !is_clean {
             // A process that was killed may have made names that it did not sync; what is found now must stay.
-            self.fs.sync_dir(&topics).map_err(Error::io("fsync", &topics))?;
+            self.fs
+                .sync_dir(&topics)
+                .map_err(Error::io("fsync", &topics))?;
             self.sync_root()?;
         }
         if self.identity.is_none() {

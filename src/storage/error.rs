@@ -1,5 +1,7 @@
 //! What can go wrong in the engine, with the place it went wrong at.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +53,8 @@ pub enum Error {
     },
     /// The record does not fit the partition's record version.
     Unstorable(EncodeError),
+    /// A record without a key, where compaction keeps the last one of each key.
+    NoKey,
     /// The timestamp is too far in the future.
     FutureTimestamp {
         /// The record's, milliseconds.
@@ -68,7 +72,11 @@ impl Error {
     /// Wraps a system error with what was tried on which file.
     pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { operation, path, source }
+        move |source| Self::Io {
+            operation,
+            path,
+            source,
+        }
     }
 
     /// Whether the file system was full.
@@ -84,11 +92,22 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io { operation, path, source } => {
+            Self::Io {
+                operation,
+                path,
+                source,
+            } => {
                 write!(f, "{operation} of {} failed: {source}", path.display())
             }
-            Self::OutOfRange { offset, earliest, latest } => {
-                write!(f, "offset {offset} is not between earliest {earliest} and latest {latest}")
+            Self::OutOfRange {
+                offset,
+                earliest,
+                latest,
+            } => {
+                write!(
+                    f,
+                    "offset {offset} is not between earliest {earliest} and latest {latest}"
+                )
             }
             Self::Corrupt(damage) => write!(
                 f,
@@ -96,9 +115,13 @@ impl fmt::Display for Error {
                 damage.position, damage.segment, damage.offset, damage.next
             ),
             Self::TooLarge { bytes, max } => {
-                write!(f, "the record has {bytes} bytes, max.message.bytes is {max}")
+                write!(
+                    f,
+                    "the record has {bytes} bytes, max.message.bytes is {max}"
+                )
             }
             Self::Unstorable(reason) => write!(f, "{reason}"),
+            Self::NoKey => f.write_str("the topic is compacted, so a record needs a key"),
             Self::FutureTimestamp { timestamp, latest } => write!(
                 f,
                 "timestamp {timestamp} is later than {latest}, the broker's clock plus message.timestamp.after.max.ms"
@@ -120,6 +143,7 @@ impl std::error::Error for Error {
             | Self::TooLarge { .. }
             | Self::Unstorable(_)
             | Self::FutureTimestamp { .. }
+            | Self::NoKey
             | Self::ReadOnly
             | Self::Exhausted => None,
         }

@@ -4,6 +4,8 @@
 //! be, a checksum that is wrong) it starts over from a row that holds, with a [`Walk`] that checks everything and
 //! passes damage. So an index makes lookups fast and never wrong.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::rc::Rc;
 
@@ -89,7 +91,8 @@ impl<F: Fs> View<'_, F> {
         if let Some(found) = self.scan(window, start, offset, &mut trail)? {
             return Ok((found, trail));
         }
-        self.walk(window, start, offset, crc, &mut trail).map(|located| (located, trail))
+        self.walk(window, start, offset, crc, &mut trail)
+            .map(|located| (located, trail))
     }
 
     /// The entry that the scan starts at: that of the last row before number `above` that is met, or the segment's first.
@@ -102,7 +105,9 @@ impl<F: Fs> View<'_, F> {
         trail: &mut Trail,
     ) -> io::Result<(u64, i64)> {
         for number in (0..above).rev() {
-            let Some(row) = self.index.get(number) else { continue };
+            let Some(row) = self.index.get(number) else {
+                continue;
+            };
             let position = u64::from(row.position);
             let offset = self.bounds.base + i64::from(row.relative);
             let is_met = position < self.limit
@@ -146,7 +151,11 @@ impl<F: Fs> View<'_, F> {
                 trail.passed_over = passed;
                 trail.index_is_odd |= trail.scanned_bytes >= self.interval;
                 return Ok(entry.ok().map(|(head, _)| {
-                    Located::Found(Found { position, head, crc_ok: true })
+                    Located::Found(Found {
+                        position,
+                        head,
+                        crc_ok: true,
+                    })
                 }));
             }
             position += u64::from(head.length);
@@ -171,10 +180,20 @@ impl<F: Fs> View<'_, F> {
             match walk.step(window, self.index)? {
                 Step::Entry { position, head } if head.last_offset >= offset => {
                     trail.scanned_bytes = position - start;
-                    return Ok(Located::Found(Found { position, head, crc_ok: true }));
+                    return Ok(Located::Found(Found {
+                        position,
+                        head,
+                        crc_ok: true,
+                    }));
                 }
                 Step::Entry { .. } => trail.passed_over += 1,
-                Step::Damage { position, offset: first, next_offset, next_position, .. } => {
+                Step::Damage {
+                    position,
+                    offset: first,
+                    next_offset,
+                    next_position,
+                    ..
+                } => {
                     if next_offset <= offset {
                         continue;
                     }
@@ -186,7 +205,11 @@ impl<F: Fs> View<'_, F> {
                         return Ok(Located::Found(found));
                     }
                     let offset = first.max(offset);
-                    return Ok(Located::Damaged { position, offset, next: next_offset });
+                    return Ok(Located::Damaged {
+                        position,
+                        offset,
+                        next: next_offset,
+                    });
                 }
                 Step::End => return Ok(Located::PastEnd),
             }
@@ -209,7 +232,11 @@ impl<F: Fs> View<'_, F> {
             let bytes = window.slice(position, u64::from(head.length))?;
             match self.bounds.layout.decode_lenient(bytes) {
                 Ok((head, record)) if head.last_offset >= offset => {
-                    return Ok(Some(Found { position, head, crc_ok: record.crc_ok }));
+                    return Ok(Some(Found {
+                        position,
+                        head,
+                        crc_ok: record.crc_ok,
+                    }));
                 }
                 Ok(_) => {}
                 Err(_) => return Ok(None),
@@ -243,7 +270,9 @@ impl<F: Fs> Log<F> {
             return self.active.base;
         }
         let floor = self.sealed.range(..=offset).next_back();
-        floor.or_else(|| self.sealed.first_key_value()).map_or(self.active.base, |(base, _)| *base)
+        floor
+            .or_else(|| self.sealed.first_key_value())
+            .map_or(self.active.base, |(base, _)| *base)
     }
 
     /// The base of the segment behind one.
@@ -279,14 +308,26 @@ impl<F: Fs> Log<F> {
         let sealed;
         let (log, index, time, layout, bytes) = if base == self.active.base {
             let active = &self.active;
-            (&active.log, &active.index, &active.time, active.layout, active.written.bytes)
+            (
+                &active.log,
+                &active.index,
+                &active.time,
+                active.layout,
+                active.written.bytes,
+            )
         } else {
             match self.open_sealed(base) {
                 Ok((files, bytes)) => sealed = (files, bytes),
                 Err(error) => return (Err(error), buffer),
             }
             let files = &*sealed.0;
-            (&files.log, &files.index, &files.time, files.layout, sealed.1)
+            (
+                &files.log,
+                &files.index,
+                &files.time,
+                files.layout,
+                sealed.1,
+            )
         };
         let is_last_seen = base == self.published.base;
         let upper = if is_last_seen {
@@ -294,9 +335,24 @@ impl<F: Fs> Log<F> {
         } else {
             self.next_base(base).unwrap_or(self.written.offset)
         };
-        let limit = if is_last_seen { self.published.position } else { bytes };
+        let limit = if is_last_seen {
+            self.published.position
+        } else {
+            bytes
+        };
         let interval = u64::from(self.config.index_interval_bytes.max(INTERVAL_DEFAULT_BYTES));
-        let view = View { bounds: Bounds { base, upper, layout }, limit, log, index, time, interval };
+        let view = View {
+            bounds: Bounds {
+                base,
+                upper,
+                layout,
+            },
+            limit,
+            log,
+            index,
+            time,
+            interval,
+        };
         let mut window = Window::new(&**log, limit, LOOKUP_CHUNK_BYTES, buffer);
         let result = look(&view, &mut window);
         (result, window.into_buffer())
@@ -325,7 +381,11 @@ impl<F: Fs> Log<F> {
         }
         self.context.handles.forget(self.id, base);
         if let Err(error) = SealedFiles::rebuild(&self.context.fs, &self.sealed_name(base)) {
-            log::error!("{}/{}: index of segment {base}: {error}", self.topic, self.partition);
+            log::error!(
+                "{}/{}: index of segment {base}: {error}",
+                self.topic,
+                self.partition
+            );
         }
     }
 
@@ -348,7 +408,11 @@ impl<F: Fs> Log<F> {
             }
             match located {
                 Located::Found(found) => return Ok(Some((base, found))),
-                Located::Damaged { position, offset, next } => {
+                Located::Damaged {
+                    position,
+                    offset,
+                    next,
+                } => {
                     return Err(self.damage(base, position, offset, next));
                 }
                 Located::PastEnd => {}
@@ -371,8 +435,13 @@ impl<F: Fs> Log<F> {
         Ok(())
     }
 
-    fn damage(&mut self, segment: i64, position: u64, offset: i64, next: i64) -> Error {
+    pub(super) fn damage(&mut self, segment: i64, position: u64, offset: i64, next: i64) -> Error {
         self.is_damaged = true;
-        Error::Corrupt(Damage { offset, position, next, segment })
+        Error::Corrupt(Damage {
+            offset,
+            position,
+            next,
+            segment,
+        })
     }
 }

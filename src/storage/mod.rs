@@ -17,18 +17,29 @@
 //!    read-only.
 //! 10. A fresh rebuild of all indexes gives the same answers.
 
+#![forbid(unsafe_code)]
+
 mod active;
+mod append;
 mod append_times;
+mod cleaned;
+pub mod cleaner;
+mod config;
 mod context;
 pub mod data_dir;
+mod dirtiness;
 mod error;
 mod log;
 mod lookup;
 pub mod names;
 mod offset_index;
+mod offset_map;
 mod reader;
 mod rebuild;
 mod recovery;
+mod replace;
+pub mod retention;
+mod roll;
 mod scan;
 mod sealed;
 mod sparse_index;
@@ -37,9 +48,11 @@ mod time_lookup;
 pub mod walk;
 pub mod window;
 
+pub use config::LogConfig;
 pub use context::LogContext;
+pub use dirtiness::Dirtiness;
 pub use error::{Damage, Error};
-pub use log::{Log, LogConfig};
+pub use log::Log;
 pub use offset_index::{OffsetRow, OffsetRows};
 pub use time_index::TimeRow;
 
@@ -101,4 +114,29 @@ pub enum TimestampType {
     CreateTime,
     /// The broker's clock at the append (`LogAppendTime`).
     LogAppendTime,
+}
+
+/// What happens to old data: `cleanup.policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CleanupPolicy {
+    /// Segments go by time and size.
+    Delete,
+    /// The last record of each key stays.
+    Compact,
+    /// Both.
+    CompactDelete,
+}
+
+impl CleanupPolicy {
+    /// Whether segments go by time and size.
+    #[must_use]
+    pub fn deletes(self) -> bool {
+        matches!(self, Self::Delete | Self::CompactDelete)
+    }
+
+    /// Whether the last record of each key stays.
+    #[must_use]
+    pub fn compacts(self) -> bool {
+        matches!(self, Self::Compact | Self::CompactDelete)
+    }
 }

@@ -1,5 +1,7 @@
 //! File names of a partition's directory.
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 
 /// Digits of a base offset in a file name.
@@ -18,6 +20,10 @@ pub enum FileKind {
     Torn(i64),
     /// The text file with the times of last appends.
     AppendTimes,
+    /// The text file that says how far compaction has come.
+    Cleaned,
+    /// `<base>.replace`: what a clean-up is replacing.
+    Replace(i64),
     /// A leftover of a clean-up that can only be removed: `.deleted`, `.cleaned`.
     Leftover,
     /// Anything else: left alone.
@@ -30,15 +36,23 @@ pub fn file_kind(name: &str) -> FileKind {
     if name == APPEND_TIMES {
         return FileKind::AppendTimes;
     }
-    let Some((digits, suffix)) = name.split_once('.') else { return FileKind::Unknown };
+    if name == CLEANED {
+        return FileKind::Cleaned;
+    }
+    let Some((digits, suffix)) = name.split_once('.') else {
+        return FileKind::Unknown;
+    };
     if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return FileKind::Unknown;
     }
-    let Ok(base) = digits.parse() else { return FileKind::Unknown };
+    let Ok(base) = digits.parse() else {
+        return FileKind::Unknown;
+    };
     match suffix {
         "log" => FileKind::Log(base),
         "index" => FileKind::Index(base),
         "timeindex" => FileKind::TimeIndex(base),
+        "replace" => FileKind::Replace(base),
         "torn" => FileKind::Torn(base),
         other => {
             let is_numbered = other
@@ -54,6 +68,12 @@ pub fn file_kind(name: &str) -> FileKind {
         }
     }
 }
+
+/// The name of the text file that says how far compaction has come.
+pub const CLEANED: &str = "cleaned";
+
+/// The three files of a segment, by what stands behind the base offset: every list of them is this one.
+pub const SEGMENT_SUFFIXES: [&str; 3] = ["log", "index", "timeindex"];
 
 /// The name of the text file that holds, for each sealed segment, the time of its last append.
 pub const APPEND_TIMES: &str = "append-times";
@@ -72,10 +92,16 @@ mod tests {
     fn only_canonical_names_are_segments() {
         assert_eq!(file_kind("00000000000000000042.log"), FileKind::Log(42));
         assert_eq!(file_kind("00000000000000000042.index"), FileKind::Index(42));
-        assert_eq!(file_kind("00000000000000000042.timeindex"), FileKind::TimeIndex(42));
+        assert_eq!(
+            file_kind("00000000000000000042.timeindex"),
+            FileKind::TimeIndex(42)
+        );
         assert_eq!(file_kind("00000000000000000042.torn"), FileKind::Torn(42));
         assert_eq!(file_kind("00000000000000000042.torn.7"), FileKind::Torn(42));
-        assert_eq!(file_kind("00000000000000000042.log.deleted"), FileKind::Leftover);
+        assert_eq!(
+            file_kind("00000000000000000042.log.deleted"),
+            FileKind::Leftover
+        );
         for foreign in [
             "42.log",
             "foo.log",

@@ -1,5 +1,7 @@
 //! Rows of `.index`: where the entry that ends with an offset starts.
 
+#![forbid(unsafe_code)]
+
 use crate::fs::{File, Map};
 
 use super::sparse_index::{Row, SparseIndex};

@@ -1,5 +1,7 @@
 //! What readers ask of a log: records, stored bytes, the way of a lookup, what segments there are.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::rc::Rc;
 
@@ -45,9 +47,13 @@ enum Ended {
 
 impl<F: Fs> Log<F> {
     fn check_range(&self, offset: i64) -> Result<(), Error> {
-        let (earliest, latest) = (self.log_start, self.published.offset);
+        let (earliest, latest) = (self.earliest, self.published.offset);
         if offset < earliest || offset > latest {
-            return Err(Error::OutOfRange { offset, earliest, latest });
+            return Err(Error::OutOfRange {
+                offset,
+                earliest,
+                latest,
+            });
         }
         Ok(())
     }
@@ -68,7 +74,13 @@ impl<F: Fs> Log<F> {
         self.check_range(offset)?;
         let records_max = (out.len() as u64).saturating_add(max_records.max(1));
         let payload_max = (out.payload_bytes() as u64).saturating_add(max_bytes.max(1));
-        let mut give = Give { out, records_max, payload_max, crc, next_offset: offset };
+        let mut give = Give {
+            out,
+            records_max,
+            payload_max,
+            crc,
+            next_offset: offset,
+        };
         let latest = self.published.offset;
         while give.next_offset < latest {
             let from = give.next_offset;
@@ -81,15 +93,18 @@ impl<F: Fs> Log<F> {
                 Err(Error::Corrupt(_)) if from > offset => break,
                 Err(error) => return Err(error),
             };
-            let ended =
-                self.with_view(base, |view, window| read_from(view, window, &found, &mut give))?;
+            let ended = self.with_view(base, |view, window| {
+                read_from(view, window, &found, &mut give)
+            })?;
             match ended {
                 Ended::Here => break,
                 Ended::AtLimit if give.is_full() => break,
                 Ended::AtLimit => {}
             }
         }
-        Ok(ReadOutcome { next_offset: give.next_offset })
+        Ok(ReadOutcome {
+            next_offset: give.next_offset,
+        })
     }
 
     /// The stored bytes from `offset` on, at most `max_bytes` but at least one record; the first record is checked, the rest is not
@@ -100,7 +115,11 @@ impl<F: Fs> Log<F> {
     pub fn fetch(&mut self, offset: i64, max_bytes: u64) -> Result<Fetched, Error> {
         self.check_range(offset)?;
         let latest = self.published.offset;
-        let nothing = |next_offset| Fetched { range: None, first_offset: offset, next_offset };
+        let nothing = |next_offset| Fetched {
+            range: None,
+            first_offset: offset,
+            next_offset,
+        };
         if offset == latest {
             return Ok(nothing(latest));
         }
@@ -118,8 +137,16 @@ impl<F: Fs> Log<F> {
             Ok((Rc::clone(view.log), end, next))
         })?;
         let file: Rc<dyn ReadAt> = file;
-        let range = FileRange { file, position: found.position, len: end - found.position };
-        Ok(Fetched { range: Some(range), first_offset: found.head.first_offset, next_offset })
+        let range = FileRange {
+            file,
+            position: found.position,
+            len: end - found.position,
+        };
+        Ok(Fetched {
+            range: Some(range),
+            first_offset: found.head.first_offset,
+            next_offset,
+        })
     }
 
     /// The whole way of a lookup.
@@ -128,13 +155,20 @@ impl<F: Fs> Log<F> {
     /// `OutOfRange` (also at the high watermark itself); `Io`.
     pub fn explain(&mut self, offset: i64) -> Result<Explanation, Error> {
         self.check_range(offset)?;
-        let (earliest, latest) = (self.log_start, self.published.offset);
-        let out_of_range = || Error::OutOfRange { offset, earliest, latest };
+        let (earliest, latest) = (self.earliest, self.published.offset);
+        let out_of_range = || Error::OutOfRange {
+            offset,
+            earliest,
+            latest,
+        };
         if offset == latest {
             return Err(out_of_range());
         }
         let mut base = self.floor_base(offset);
-        let first = self.sealed.first_key_value().map_or(self.active.base, |(base, _)| *base);
+        let first = self
+            .sealed
+            .first_key_value()
+            .map_or(self.active.base, |(base, _)| *base);
         loop {
             let (located, trail) = self.with_view(base, |view, window| {
                 view.locate(window, offset.max(view.bounds.base), CrcMode::Check)
@@ -158,7 +192,11 @@ impl<F: Fs> Log<F> {
                     explanation.fill(&found, RecordState::Good);
                     return Ok(explanation);
                 }
-                Located::Damaged { position, offset, next } => {
+                Located::Damaged {
+                    position,
+                    offset,
+                    next,
+                } => {
                     self.is_damaged = true;
                     explanation.position = position;
                     self.explain_damage(base, position, offset, next, &mut explanation)?;
@@ -172,7 +210,9 @@ impl<F: Fs> Log<F> {
                 explanation.position = damage.position;
                 return Ok(explanation);
             }
-            let Some(next) = next else { return Err(out_of_range()) };
+            let Some(next) = next else {
+                return Err(out_of_range());
+            };
             base = next;
         }
     }
@@ -199,8 +239,16 @@ impl<F: Fs> Log<F> {
     /// # Errors
     /// `Io`.
     pub fn segments(&mut self) -> Result<Vec<SegmentInfo>, Error> {
-        let bases: Vec<i64> = self.sealed.keys().copied().chain([self.active.base]).collect();
-        bases.into_iter().map(|base| self.with_view(base, segment_info)).collect()
+        let bases: Vec<i64> = self
+            .sealed
+            .keys()
+            .copied()
+            .chain([self.active.base])
+            .collect();
+        bases
+            .into_iter()
+            .map(|base| self.with_view(base, segment_info))
+            .collect()
     }
 }
 
@@ -257,12 +305,18 @@ fn fetch_end<F: Fs>(
     if view.limit <= end_max {
         return Ok((view.limit, None));
     }
-    let (beyond, _) = view.index.partition_point(|row| u64::from(row.position) <= end_max);
-    let row = beyond.checked_sub(1).and_then(|number| view.index.get(number));
+    let (beyond, _) = view
+        .index
+        .partition_point(|row| u64::from(row.position) <= end_max);
+    let row = beyond
+        .checked_sub(1)
+        .and_then(|number| view.index.get(number));
     if let Some(row) = row.filter(|row| u64::from(row.position) > start) {
         let position = u64::from(row.position);
         let offset = view.bounds.base + i64::from(row.relative);
-        if let Ok(head) = view.bounds.good_head(window, position, found.head.last_offset + 1)?
+        if let Ok(head) = view
+            .bounds
+            .good_head(window, position, found.head.last_offset + 1)?
             && head.last_offset == offset
         {
             return Ok((position, Some(head.first_offset)));

@@ -1,5 +1,7 @@
 //! Index rows from a log: what a rebuild, a recovery and an append have in common.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashSet;
 use std::io;
 
@@ -50,9 +52,10 @@ impl RowBuilder {
         interval: u32,
         is_kept: bool,
     ) {
-        let (Ok(relative), Ok(position)) =
-            (u32::try_from(head.last_offset - base), u32::try_from(position))
-        else {
+        let (Ok(relative), Ok(position)) = (
+            u32::try_from(head.last_offset - base),
+            u32::try_from(position),
+        ) else {
             return;
         };
         self.note_max(relative, head.max_timestamp);
@@ -71,8 +74,14 @@ impl RowBuilder {
 
     /// Takes note of a timestamp alone.
     pub(super) fn note_max(&mut self, relative: u32, timestamp: i64) {
-        if self.max_timestamp.is_none_or(|max| timestamp > max.timestamp) {
-            self.max_timestamp = Some(TimeRow { timestamp, relative });
+        if self
+            .max_timestamp
+            .is_none_or(|max| timestamp > max.timestamp)
+        {
+            self.max_timestamp = Some(TimeRow {
+                timestamp,
+                relative,
+            });
         }
     }
 
@@ -95,7 +104,11 @@ pub(super) fn sealed_indexes<F: Fs>(fs: &F, name: &SealedName<'_>) -> io::Result
     let mut window = Window::new(&log, name.size, SCAN_CHUNK_BYTES, Vec::new());
     let mut builder = RowBuilder::default();
     if let Some(layout) = detect_layout(&mut window, name.base, name.upper, &old_rows)? {
-        let bounds = Bounds { base: name.base, upper: name.upper, layout };
+        let bounds = Bounds {
+            base: name.base,
+            upper: name.upper,
+            layout,
+        };
         let mut walk = Walk::new(bounds, 0, name.base);
         let mut old = OldRows::new(&old_rows);
         loop {
@@ -123,7 +136,10 @@ pub(super) struct OldRows<'r> {
 
 impl<'r> OldRows<'r> {
     pub(super) fn new(rows: &'r dyn OffsetRows) -> Self {
-        Self { rows, by_place: None }
+        Self {
+            rows,
+            by_place: None,
+        }
     }
 
     pub(super) fn damage_was_met(&mut self) {
@@ -136,8 +152,13 @@ impl<'r> OldRows<'r> {
 
     /// Whether a row of the old index that is to be kept stands for the entry.
     pub(super) fn has(&self, base: i64, position: u64, head: &EntryHead) -> bool {
-        let Some(by_place) = &self.by_place else { return false };
-        match (u32::try_from(head.last_offset - base), u32::try_from(position)) {
+        let Some(by_place) = &self.by_place else {
+            return false;
+        };
+        match (
+            u32::try_from(head.last_offset - base),
+            u32::try_from(position),
+        ) {
             (Ok(relative), Ok(position)) => by_place.contains(&(relative, position)),
             _ => false,
         }
@@ -147,18 +168,26 @@ impl<'r> OldRows<'r> {
 /// The rows of an index file, whatever they are; none where the file is missing.
 pub(super) fn read_rows<F: Fs>(fs: &F, path: &std::path::Path) -> io::Result<Vec<OffsetRow>> {
     match SparseIndex::<F::File, OffsetRow>::open_sealed(fs, path) {
-        Ok((index, _)) => Ok((0..index.len()).filter_map(|number| index.get(number)).collect()),
+        Ok((index, _)) => Ok((0..index.len())
+            .filter_map(|number| index.get(number))
+            .collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
 /// Replaces the rows of an index file. Cut short by a crash, the file does not pass the next open's check.
-fn write_rows<F: Fs, R: Row>(fs: &F, path: &std::path::Path, rows: &[R]) -> io::Result<()> {
+pub(super) fn write_rows<F: Fs, R: Row>(
+    fs: &F,
+    path: &std::path::Path,
+    rows: &[R],
+) -> io::Result<()> {
     let file = fs.open(path, OpenMode::CreateOrKeep)?;
     file.set_len(0)?;
     let mut bytes = Vec::with_capacity(rows.len() * R::BYTES);
-    rows.iter().for_each(|row| row.encode(&mut bytes));
+    for row in rows {
+        row.encode(&mut bytes);
+    }
     file.write_all_at(&bytes, 0)?;
     file.sync_data()
 }

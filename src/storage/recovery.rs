@@ -4,24 +4,28 @@
 //! beyond it every entry is checked; a bad end of the last segment is put aside in a `.torn` file and cut off; damage anywhere
 //! else stays where it is and is named; and the next offset never goes back over anything that was durable.
 
+#![forbid(unsafe_code)]
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::fs::{File, Fs, OpenMode};
+use crate::fs::{DirEntry, File, Fs, OpenMode};
 
+use super::LogConfig;
 use super::active::{Active, Extent};
 use super::append_times::AppendTimes;
+use super::cleaned::Cleaned;
 use super::context::LogContext;
-use super::log::{Log, LogConfig, Mark, Sealed};
+use super::log::{Log, Mark, Sealed};
 use super::names::{FileKind, file_kind, segment_file};
 use super::rebuild::SCAN_CHUNK_BYTES;
 use super::scan::{Scan, Scanned};
 use super::sealed::{SealedFiles, SealedName};
 use super::walk::{Bounds, Step, Walk};
 use super::window::Window;
-use super::{Error, OpenReport, StartFrom};
+use super::{Error, OpenReport, StartFrom, replace};
 
 /// The end of a last segment that is to be put aside: not done yet for want of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +82,10 @@ impl<F: Fs> Log<F> {
         now_ms: i64,
     ) -> Result<(Self, OpenReport), Error> {
         let dir = data_dir.join(format!("{topic}-{partition}"));
-        let recovery_point = context.checkpoints.recovery_point(topic, partition).unwrap_or(0);
+        let recovery_point = context
+            .checkpoints
+            .recovery_point(topic, partition)
+            .unwrap_or(0);
         let log_start = context.checkpoints.log_start(topic, partition);
         let mut opening = Opening {
             context,
@@ -102,11 +109,18 @@ impl<F: Fs> Log<F> {
     /// # Errors
     /// `Io` where it failed.
     pub(super) fn cut_pending(&mut self, now_ms: i64) -> Result<(), Error> {
-        let Some(cut) = self.pending_cut else { return Ok(()) };
+        let Some(cut) = self.pending_cut else {
+            return Ok(());
+        };
         let base = self.active.base;
         let path = segment_file(&self.dir, base, "log");
-        self.put_aside(base, cut.position).map_err(Error::io("put aside the torn end", &path))?;
-        let cut_off = self.active.log.set_len(cut.position).and_then(|()| self.active.log.sync_data());
+        self.put_aside(base, cut.position)
+            .map_err(Error::io("put aside the torn end", &path))?;
+        let cut_off = self
+            .active
+            .log
+            .set_len(cut.position)
+            .and_then(|()| self.active.log.sync_data());
         if let Err(error) = &cut_off {
             self.turn_read_only("cut off a torn end", error);
         }
@@ -175,8 +189,14 @@ fn copy_end<R: File, W: File>(from: &R, to: &W, position: u64) -> io::Result<u64
 }
 
 impl<F: Fs> Opening<'_, F> {
-    fn name<'n>(&'n self, base: i64, upper: i64, size: u64) -> SealedName<'n> {
-        SealedName { dir: &self.dir, base, upper, size, interval: self.config.index_interval_bytes }
+    fn name(&self, base: i64, upper: i64, size: u64) -> SealedName<'_> {
+        SealedName {
+            dir: &self.dir,
+            base,
+            upper,
+            size,
+            interval: self.config.index_interval_bytes,
+        }
     }
 
     /// Lists the directory, removes what a crash left over, and names strangers in the log.
@@ -184,7 +204,19 @@ impl<F: Fs> Opening<'_, F> {
         let fs = &self.context.fs;
         let mut listing = Listing::default();
         let mut indexes = Vec::new();
-        for entry in fs.read_dir(&self.dir)? {
+        let mut entries = fs.read_dir(&self.dir)?;
+        let is_manifest = |entry: &DirEntry| {
+            matches!(
+                file_kind(&entry.name.to_string_lossy()),
+                FileKind::Replace(_)
+            )
+        };
+        if entries.iter().any(is_manifest) {
+            replace::finish_all(fs, &self.dir)
+                .map_err(|error| io::Error::other(error.to_string()))?;
+            entries = fs.read_dir(&self.dir)?;
+        }
+        for entry in entries {
             let name = entry.name.to_string_lossy().into_owned();
             match file_kind(&name) {
                 FileKind::Log(base) if !entry.is_dir => {
@@ -194,19 +226,28 @@ impl<F: Fs> Opening<'_, F> {
                 FileKind::Torn(base) => {
                     listing.torn.insert(base);
                 }
-                FileKind::AppendTimes => {}
+                FileKind::AppendTimes | FileKind::Cleaned | FileKind::Replace(_) => {}
                 FileKind::Leftover => {
-                    log::info!("removing {}, left by an interrupted clean-up", self.dir.join(&name).display());
+                    log::info!(
+                        "removing {}, left by an interrupted clean-up",
+                        self.dir.join(&name).display()
+                    );
                     fs.remove_file(&self.dir.join(name))?;
                 }
                 FileKind::Log(_) | FileKind::Unknown => {
-                    log::warn!("{} is not the broker's; left alone", self.dir.join(name).display());
+                    log::warn!(
+                        "{} is not the broker's; left alone",
+                        self.dir.join(name).display()
+                    );
                 }
             }
         }
         for (base, name) in indexes {
             if !listing.logs.contains_key(&base) {
-                log::warn!("removing {}, an index without its log", self.dir.join(&name).display());
+                log::warn!(
+                    "removing {}, an index without its log",
+                    self.dir.join(&name).display()
+                );
                 fs.remove_file(&self.dir.join(name))?;
             }
         }
@@ -233,11 +274,14 @@ impl<F: Fs> Opening<'_, F> {
         for ((&base, &size), upper) in listing.logs.iter().zip(uppers) {
             if upper > self.recovery_point {
                 let path = segment_file(&self.dir, base, "log");
-                self.recover_sealed(base, upper, size).map_err(Error::io("recover", &path))?;
+                self.recover_sealed(base, upper, size)
+                    .map_err(Error::io("recover", &path))?;
             }
         }
         let path = segment_file(&self.dir, base, "log");
-        let last = self.recover_last(base, size, floor).map_err(Error::io("recover", &path))?;
+        let last = self
+            .recover_last(base, size, floor)
+            .map_err(Error::io("recover", &path))?;
         self.settle_names();
         Ok(last)
     }
@@ -267,8 +311,14 @@ impl<F: Fs> Opening<'_, F> {
         let fs = &self.context.fs;
         let active = Active::create(fs, &self.dir, floor, &self.config, self.now_ms)
             .map_err(Error::io("create", &path))?;
-        fs.sync_dir(&self.dir).map_err(Error::io("fsync", &self.dir))?;
-        Ok(Last { active, end: floor, cut: None, cut_end: 0 })
+        fs.sync_dir(&self.dir)
+            .map_err(Error::io("fsync", &self.dir))?;
+        Ok(Last {
+            active,
+            end: floor,
+            cut: None,
+            cut_end: 0,
+        })
     }
 
     /// Opens the last segment after an orderly stop; `None` where anything is not as such a stop leaves it.
@@ -277,8 +327,16 @@ impl<F: Fs> Opening<'_, F> {
         let Some(files) = SealedFiles::open_checked(&self.context.fs, &name)? else {
             return Ok(None);
         };
-        let layout = if size == 0 { self.config.record_version } else { files.layout };
-        let bounds = Bounds { base, upper: i64::MAX, layout };
+        let layout = if size == 0 {
+            self.config.record_version
+        } else {
+            files.layout
+        };
+        let bounds = Bounds {
+            base,
+            upper: i64::MAX,
+            layout,
+        };
         let mut window = Window::new(&*files.log, size, SCAN_CHUNK_BYTES.min(8192), Vec::new());
         let start = files.index.last().map_or(0, |row| u64::from(row.position));
         let mut walk = Walk::new(bounds, start, base);
@@ -304,7 +362,12 @@ impl<F: Fs> Opening<'_, F> {
         drop(window);
         drop(files);
         let active = self.activate(base, extent, layout)?;
-        Ok(Some(Last { active, end: self.recovery_point, cut: None, cut_end: 0 }))
+        Ok(Some(Last {
+            active,
+            end: self.recovery_point,
+            cut: None,
+            cut_end: 0,
+        }))
     }
 
     fn activate(
@@ -315,7 +378,21 @@ impl<F: Fs> Opening<'_, F> {
     ) -> io::Result<Active<F>> {
         let fs = &self.context.fs;
         let log = Rc::new(fs.open(&segment_file(&self.dir, base, "log"), OpenMode::Write)?);
-        Active::open(fs, &self.dir, base, log, &self.config, extent, layout, self.now_ms)
+        // When it was last appended to is not stored for an active segment: its newest record tells, or the clock.
+        let newest = extent
+            .max_timestamp
+            .map_or(self.now_ms, |row| row.timestamp);
+        let last_append_ms = newest.min(self.now_ms);
+        Active::open(
+            fs,
+            &self.dir,
+            base,
+            log,
+            &self.config,
+            extent,
+            layout,
+            last_append_ms,
+        )
     }
 
     /// Makes what the disk holds the truth: what a failed fsync left in memory must not look durable.
@@ -351,7 +428,12 @@ impl<F: Fs> Opening<'_, F> {
             self.report.damaged += 1;
             log::error!(
                 "{}/{} is damaged: offset={} position={} of {base:020}.log ({}), reading goes on at offset {}",
-                self.topic, self.partition, damage.offset, damage.position, damage.what, damage.next
+                self.topic,
+                self.partition,
+                damage.offset,
+                damage.position,
+                damage.what,
+                damage.next
             );
         }
         Ok(scanned)
@@ -378,7 +460,11 @@ impl<F: Fs> Opening<'_, F> {
         match scanned.write_rows(&self.context.fs, &self.name(base, i64::MAX, size)) {
             Ok(is_changed) => self.report.rebuilt_indexes += u64::from(is_changed),
             Err(error) => {
-                log::warn!("{}/{}: {error}; lookups scan for now", self.topic, self.partition);
+                log::warn!(
+                    "{}/{}: {error}; lookups scan for now",
+                    self.topic,
+                    self.partition
+                );
                 rows = scanned.kept_rows();
             }
         }
@@ -391,7 +477,12 @@ impl<F: Fs> Opening<'_, F> {
         };
         let mut active = self.activate(base, extent, scanned.layout)?;
         active.must_roll = is_lost || scanned.has_damage_to_keep;
-        Ok(Last { active, end: scanned.end, cut, cut_end: scanned.cut_end })
+        Ok(Last {
+            active,
+            end: scanned.end,
+            cut,
+            cut_end: scanned.cut_end,
+        })
     }
 
     fn finish(
@@ -403,10 +494,15 @@ impl<F: Fs> Opening<'_, F> {
         log_start: i64,
     ) -> Result<(Log<F>, OpenReport), Error> {
         let next_offset = last.end.max(floor).max(last.cut_end);
-        let mut sealed: BTreeMap<i64, Sealed> =
-            listing.logs.into_iter().map(|(base, bytes)| (base, Sealed { bytes })).collect();
+        let mut sealed: BTreeMap<i64, Sealed> = listing
+            .logs
+            .into_iter()
+            .map(|(base, bytes)| (base, Sealed { bytes }))
+            .collect();
         sealed.remove(&last.active.base);
-        let first_base = sealed.first_key_value().map_or(last.active.base, |(base, _)| *base);
+        let first_base = sealed
+            .first_key_value()
+            .map_or(last.active.base, |(base, _)| *base);
         let mark = Mark {
             offset: next_offset,
             base: last.active.base,
@@ -416,19 +512,26 @@ impl<F: Fs> Opening<'_, F> {
         if last.cut.is_some() {
             torn.insert(last.active.base);
         }
-        let durable =
-            if self.is_read_only { Mark { offset: self.recovery_point, ..mark } } else { mark };
+        let durable = if self.is_read_only {
+            Mark {
+                offset: self.recovery_point,
+                ..mark
+            }
+        } else {
+            mark
+        };
         let mut log = Log {
             context: Rc::clone(context),
             id: context.new_log_id(),
             topic: self.topic.to_owned(),
             partition: self.partition,
             append_times: AppendTimes::read(&context.fs, &self.dir),
+            cleaned: Cleaned::read(&context.fs, &self.dir),
             dir: self.dir,
             config: self.config,
             sealed,
             active: last.active,
-            log_start: log_start.max(first_base),
+            earliest: log_start.max(first_base),
             next_offset,
             written: mark,
             durable,
@@ -440,6 +543,7 @@ impl<F: Fs> Opening<'_, F> {
             mended: BTreeSet::new(),
             pending_cut: last.cut,
             is_read_only: self.is_read_only,
+            is_uncleanable: false,
             is_damaged: self.report.damaged > 0 || last.end < floor,
         };
         log.active.must_roll |= next_offset > last.end;
@@ -464,7 +568,11 @@ impl<F: Fs> Log<F> {
         };
         match done {
             Err(error) if error.is_disk_full() => {
-                log::warn!("{}/{}: {error}; appends wait for room", self.topic, self.partition);
+                log::warn!(
+                    "{}/{}: {error}; appends wait for room",
+                    self.topic,
+                    self.partition
+                );
             }
             other => other?,
         }

@@ -1,5 +1,7 @@
 //! The scan of one segment at a start that was not clean: what of it is good, and the index rows it has.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 
 use crate::format::Layout;
@@ -79,7 +81,11 @@ impl<F: Fs> Scan<'_, F> {
         let mut window = Window::new(log, self.name.size, SCAN_CHUNK_BYTES, Vec::new());
         let (base, upper) = (self.name.base, self.name.upper);
         let layout = detect_layout(&mut window, base, upper, rows)?.unwrap_or(self.new_layout);
-        let bounds = Bounds { base, upper, layout };
+        let bounds = Bounds {
+            base,
+            upper,
+            layout,
+        };
         let mut start = Start::default();
         if let Some(index) = &index {
             start = self.start(&bounds, index, &mut window)?;
@@ -114,7 +120,11 @@ impl<F: Fs> Scan<'_, F> {
             if let Some(row) = index.get(number)
                 && bounds.is_met(window, row, bounds.base)?
             {
-                return Ok(Start { row: Some(row), offset_rows: number + 1, ..Start::default() });
+                return Ok(Start {
+                    row: Some(row),
+                    offset_rows: number + 1,
+                    ..Start::default()
+                });
             }
         }
         Ok(Start::default())
@@ -136,7 +146,10 @@ impl<F: Fs> Scan<'_, F> {
             cut_end: 0,
             damaged: Vec::new(),
             has_damage_to_keep: false,
-            first_timestamp: window.head(bounds.layout, 0)?.ok().map(|head| head.max_timestamp),
+            first_timestamp: window
+                .head(bounds.layout, 0)?
+                .ok()
+                .map(|head| head.max_timestamp),
             max_timestamp: None,
             read_bytes: 0,
             offset_rows_kept: start.offset_rows,
@@ -151,22 +164,36 @@ impl<F: Fs> Scan<'_, F> {
                 Step::Entry { position, head } => {
                     let is_kept = old.has(base, position, &head);
                     let interval = self.name.interval;
-                    scanned.builder.note(base, position, &head, interval, is_kept);
+                    scanned
+                        .builder
+                        .note(base, position, &head, interval, is_kept);
                     scanned.end = head.last_offset + 1;
                 }
-                Step::Damage { position, next_position, .. }
-                    if self.is_last && next_position >= window.limit() =>
-                {
+                Step::Damage {
+                    position,
+                    next_position,
+                    ..
+                } if self.is_last && next_position >= window.limit() => {
                     scanned.torn_from = Some(position);
                     scanned.cut_end = good_end(&bounds, window, position)?;
                     break;
                 }
-                Step::Damage { position, offset, next_offset, error, .. } => {
+                Step::Damage {
+                    position,
+                    offset,
+                    next_offset,
+                    error,
+                    ..
+                } => {
                     old.damage_was_met();
-                    scanned.has_damage_to_keep |=
-                        self.is_last && next_offset > self.recovery_point;
+                    scanned.has_damage_to_keep |= self.is_last && next_offset > self.recovery_point;
                     let what = format!("{error:?}");
-                    scanned.damaged.push(ScanDamage { offset, position, next: next_offset, what });
+                    scanned.damaged.push(ScanDamage {
+                        offset,
+                        position,
+                        next: next_offset,
+                        what,
+                    });
                 }
                 Step::End => break,
             }
@@ -207,7 +234,9 @@ fn prepare_times<F: File>(
         })
         .map_or(0, |number| number + 1);
     loop {
-        let last = kept.checked_sub(1).and_then(|number| time.and_then(|time| time.get(number)));
+        let last = kept
+            .checked_sub(1)
+            .and_then(|number| time.and_then(|time| time.get(number)));
         if let Some(builder) = times_between(bounds, index, last, row, window)? {
             start.time_rows = kept;
             start.time_row = last;
@@ -236,13 +265,17 @@ fn times_between<F: File>(
     let mut at_least = bounds.base;
     while position < u64::from(row.position) {
         // Damage down there is not this scan's business; it ends what can be known of times.
-        let Ok(head) = bounds.good_head(window, position, at_least)? else { break };
+        let Ok(head) = bounds.good_head(window, position, at_least)? else {
+            break;
+        };
         let relative = u32::try_from(head.last_offset - bounds.base).unwrap_or(u32::MAX);
-        is_named |= last.is_some_and(|last| {
-            last.relative == relative && last.timestamp == head.max_timestamp
-        });
+        is_named |= last
+            .is_some_and(|last| last.relative == relative && last.timestamp == head.max_timestamp);
         builder.note_max(relative, head.max_timestamp);
-        if index.get(number).is_some_and(|row| u64::from(row.position) == position) {
+        if index
+            .get(number)
+            .is_some_and(|row| u64::from(row.position) == position)
+        {
             number += 1;
             builder.note_time();
         }
@@ -251,7 +284,8 @@ fn times_between<F: File>(
     }
     if last.is_some_and(|last| last.relative == row.relative) {
         let head = bounds.good_head(window, u64::from(row.position), bounds.base)?;
-        is_named = head.is_ok_and(|head| last.is_some_and(|last| last.timestamp == head.max_timestamp));
+        is_named =
+            head.is_ok_and(|head| last.is_some_and(|last| last.timestamp == head.max_timestamp));
     } else if let Ok(head) = bounds.good_head(window, u64::from(row.position), bounds.base)? {
         builder.note_max(row.relative, head.max_timestamp);
         builder.note_time();
@@ -264,7 +298,9 @@ fn good_end(bounds: &Bounds, window: &mut Window<'_>, position: u64) -> io::Resu
     let mut position = position;
     let mut end = 0;
     while position < window.limit() {
-        let Ok(head) = window.head(bounds.layout, position)? else { break };
+        let Ok(head) = window.head(bounds.layout, position)? else {
+            break;
+        };
         if bounds.good_entry(window, position, bounds.base)?.is_ok() {
             end = end.max(head.last_offset + 1);
         }
@@ -293,8 +329,18 @@ impl Scanned {
     /// tail was changed.
     pub(super) fn write_rows<F: Fs>(&self, fs: &F, name: &SealedName<'_>) -> io::Result<bool> {
         let path = |suffix| segment_file(name.dir, name.base, suffix);
-        let offsets = bring_to(fs, &path("index"), self.offset_rows_kept, &self.builder.offset_rows)?;
-        let times = bring_to(fs, &path("timeindex"), self.time_rows_kept, &self.builder.time_rows)?;
+        let offsets = bring_to(
+            fs,
+            &path("index"),
+            self.offset_rows_kept,
+            &self.builder.offset_rows,
+        )?;
+        let times = bring_to(
+            fs,
+            &path("timeindex"),
+            self.time_rows_kept,
+            &self.builder.time_rows,
+        )?;
         Ok(offsets || times)
     }
 }
@@ -309,12 +355,15 @@ fn bring_to<F: Fs, R: Row>(
 ) -> io::Result<bool> {
     let old = optional(SparseIndex::<F::File, R>::open_sealed(fs, path))?;
     let same = old.as_ref().map_or(0, |old| {
-        rows.iter().zip(kept..).take_while(|(row, number)| old.get(*number) == Some(**row)).count()
+        rows.iter()
+            .zip(kept..)
+            .take_while(|(row, number)| old.get(*number) == Some(**row))
+            .count()
     });
     let had_more = old.as_ref().is_some_and(|old| {
-        old.get(kept + same).zip(old.get((kept + same).saturating_sub(1))).is_some_and(
-            |(next, last)| kept + same == 0 || next.rises_above(&last),
-        )
+        old.get(kept + same)
+            .zip(old.get((kept + same).saturating_sub(1)))
+            .is_some_and(|(next, last)| kept + same == 0 || next.rises_above(&last))
     });
     drop(old);
     let missing = rows.get(same..).unwrap_or_default();
@@ -324,7 +373,9 @@ fn bring_to<F: Fs, R: Row>(
         file.set_len(len)?;
     }
     let mut bytes = Vec::with_capacity(missing.len() * R::BYTES);
-    missing.iter().for_each(|row| row.encode(&mut bytes));
+    for row in missing {
+        row.encode(&mut bytes);
+    }
     file.write_all_at(&bytes, len)?;
     file.sync_data()?;
     Ok(!missing.is_empty() || had_more)

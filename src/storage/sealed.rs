@@ -3,6 +3,8 @@
 //! A broker with 20,000 segments must not need 20,000 descriptors and 40,000 mappings: the [`Handles`] cache, shared by all logs
 //! of a broker, holds a bounded number. An entry that falls out while a reader holds it stays open until that reader is done.
 
+#![forbid(unsafe_code)]
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
@@ -56,7 +58,10 @@ impl<F: Fs> SealedFiles<F> {
         }
         Self::rebuild(fs, name).or_else(|error| {
             let path = segment_file(name.dir, name.base, "log");
-            log::error!("indexes of {} cannot be rebuilt, lookups scan: {error}", path.display());
+            log::error!(
+                "indexes of {} cannot be rebuilt, lookups scan: {error}",
+                path.display()
+            );
             Self::without_indexes(fs, name)
         })
     }
@@ -67,17 +72,30 @@ impl<F: Fs> SealedFiles<F> {
         let index = (SparseIndex::empty(&path("index")), false);
         let layout = Self::layout(&log, name, &index)?.unwrap_or(Layout::V2);
         let time = SparseIndex::empty(&path("timeindex"));
-        Ok(Self { log: Rc::new(log), index: index.0, time, layout })
+        Ok(Self {
+            log: Rc::new(log),
+            index: index.0,
+            time,
+            layout,
+        })
     }
 
     /// Rebuilds both indexes from the log, and opens the files.
     pub(super) fn rebuild(fs: &F, name: &SealedName<'_>) -> io::Result<Self> {
         let path = segment_file(name.dir, name.base, "log");
-        log::warn!("indexes of {} are missing or wrong: rebuilding them", path.display());
+        log::warn!(
+            "indexes of {} are missing or wrong: rebuilding them",
+            path.display()
+        );
         rebuild::sealed_indexes(fs, name)?;
         let (log, index, time) = Self::open_files(fs, name)?;
         let layout = Self::layout(&log, name, &index)?.unwrap_or(Layout::V2);
-        Ok(Self { log: Rc::new(log), index: index.0, time: time.0, layout })
+        Ok(Self {
+            log: Rc::new(log),
+            index: index.0,
+            time: time.0,
+            layout,
+        })
     }
 
     fn layout(
@@ -89,11 +107,18 @@ impl<F: Fs> SealedFiles<F> {
         detect_layout(&mut window, name.base, name.upper, &index.0)
     }
 
-    #[expect(clippy::type_complexity, reason = "each index beside whether its size is odd")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "each index beside whether its size is odd"
+    )]
     fn open_files(
         fs: &F,
         name: &SealedName<'_>,
-    ) -> io::Result<(F::File, (OffsetIndex<F::File>, bool), (TimeIndex<F::File>, bool))> {
+    ) -> io::Result<(
+        F::File,
+        (OffsetIndex<F::File>, bool),
+        (TimeIndex<F::File>, bool),
+    )> {
         let path = |suffix| segment_file(name.dir, name.base, suffix);
         let log = fs.open(&path("log"), OpenMode::Read)?;
         let index = SparseIndex::open_sealed(fs, &path("index"))?;
@@ -128,7 +153,11 @@ impl<F: Fs> SealedFiles<F> {
     }
 
     fn passes(&self, name: &SealedName<'_>) -> io::Result<bool> {
-        let bounds = Bounds { base: name.base, upper: name.upper, layout: self.layout };
+        let bounds = Bounds {
+            base: name.base,
+            upper: name.upper,
+            layout: self.layout,
+        };
         let mut window = Window::new(&*self.log, name.size, CHECK_CHUNK_BYTES, Vec::new());
         let (Some(first), Some(last)) = (self.index.get(0), self.index.last()) else {
             return Ok(false);
@@ -153,10 +182,17 @@ impl<F: Fs> SealedFiles<F> {
         if self.time.len() > 1 && !last.may_follow(&first) {
             return Ok(false);
         }
-        let (below, _) = self.index.partition_point(|row| row.relative < last.relative);
-        let from = below.checked_sub(1).and_then(|number| self.index.get(number));
+        let (below, _) = self
+            .index
+            .partition_point(|row| row.relative < last.relative);
+        let from = below
+            .checked_sub(1)
+            .and_then(|number| self.index.get(number));
         let mut is_named = false;
-        for (start, is_tail) in [(from.map_or(0, |row| row.position), false), (last_row.position, true)] {
+        for (start, is_tail) in [
+            (from.map_or(0, |row| row.position), false),
+            (last_row.position, true),
+        ] {
             let mut position = u64::from(start);
             let mut at_least = bounds.base;
             // Damage ends the look: what lies behind it cannot speak against the row.
@@ -165,11 +201,12 @@ impl<F: Fs> SealedFiles<F> {
                 if head.max_timestamp > last.timestamp {
                     return Ok(false);
                 }
-                is_named |= relative == i64::from(last.relative)
-                    && head.max_timestamp == last.timestamp;
+                is_named |=
+                    relative == i64::from(last.relative) && head.max_timestamp == last.timestamp;
                 position += u64::from(head.length);
                 at_least = head.last_offset + 1;
-                if position >= window.limit() || (!is_tail && relative >= i64::from(last.relative)) {
+                if position >= window.limit() || (!is_tail && relative >= i64::from(last.relative))
+                {
                     break;
                 }
             }
@@ -193,7 +230,10 @@ pub(super) struct Handles<F: Fs> {
 
 impl<F: Fs> Handles<F> {
     pub(super) fn new() -> Self {
-        Self { held: RefCell::new(HashMap::new()), uses: RefCell::new(0) }
+        Self {
+            held: RefCell::new(HashMap::new()),
+            uses: RefCell::new(0),
+        }
     }
 
     /// The files of segment `base` of log `log`; `open` is called where they are not held.
@@ -211,10 +251,19 @@ impl<F: Fs> Handles<F> {
         let files = Rc::new(open()?);
         let mut held = self.held.borrow_mut();
         if held.len() >= OPEN_SEALED_MAX {
-            let oldest = held.iter().min_by_key(|(_, held)| held.used).map(|(key, _)| *key);
+            let oldest = held
+                .iter()
+                .min_by_key(|(_, held)| held.used)
+                .map(|(key, _)| *key);
             oldest.and_then(|key| held.remove(&key));
         }
-        held.insert((log, base), Held { files: Rc::clone(&files), used: use_number });
+        held.insert(
+            (log, base),
+            Held {
+                files: Rc::clone(&files),
+                used: use_number,
+            },
+        );
         Ok(files)
     }
 

@@ -4,6 +4,8 @@
 //! [`SparseIndex::push`] and written with one pwrite, since a store into a sparse mapping on a full disk is a signal and not
 //! an error. Lookups read the mapping. A sealed index is as long as its rows and has no open file behind its mapping.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -154,7 +156,10 @@ impl<F: File, R: Row> SparseIndex<F, R> {
 
     /// Gathers a row. The caller has asked [`SparseIndex::is_full`].
     pub(super) fn push(&mut self, row: R) {
-        debug_assert!(self.last.is_none_or(|last| row.rises_above(&last)), "{row:?}");
+        debug_assert!(
+            self.last.is_none_or(|last| row.rises_above(&last)),
+            "{row:?}"
+        );
         row.encode(&mut self.pending);
         self.last = Some(row);
     }
@@ -240,7 +245,10 @@ mod tests {
         let path = Path::new("/i.index");
         let mut index = SparseIndex::open_active(&fs, path, 0, 8 * 4096).expect("open");
         for n in 0..u32::try_from(rows).expect("small") {
-            index.push(OffsetRow { relative: 3 * n + 2, position: 10 * n });
+            index.push(OffsetRow {
+                relative: 3 * n + 2,
+                position: 10 * n,
+            });
         }
         index.write_pending().expect("write");
         index.commit();
@@ -263,10 +271,19 @@ mod tests {
     #[test]
     fn gathered_rows_are_seen_after_the_commit_and_gone_after_a_drop() {
         let mut index = index_of(2);
-        index.push(OffsetRow { relative: 100, position: 100 });
-        assert_eq!((index.len(), index.last().map(|r| r.relative)), (2, Some(100)));
+        index.push(OffsetRow {
+            relative: 100,
+            position: 100,
+        });
+        assert_eq!(
+            (index.len(), index.last().map(|r| r.relative)),
+            (2, Some(100))
+        );
         index.drop_pending();
-        assert_eq!((index.len(), index.last().map(|r| r.relative)), (2, Some(5)));
+        assert_eq!(
+            (index.len(), index.last().map(|r| r.relative)),
+            (2, Some(5))
+        );
     }
 
     #[test]
@@ -274,11 +291,17 @@ mod tests {
         let mut index = index_of(5);
         index.trim().expect("trim");
         index.activate(3, 80).expect("activate");
-        assert_eq!((index.len(), index.last().map(|r| r.relative)), (3, Some(8)));
+        assert_eq!(
+            (index.len(), index.last().map(|r| r.relative)),
+            (3, Some(8))
+        );
         assert_eq!(index.get(3), None);
         for n in 3..10 {
             assert!(!index.is_full(0));
-            index.push(OffsetRow { relative: 100 + n, position: 100 + n });
+            index.push(OffsetRow {
+                relative: 100 + n,
+                position: 100 + n,
+            });
         }
         assert!(index.is_full(0));
     }

@@ -1,5 +1,7 @@
 //! Rows of `.timeindex`: the largest timestamp so far, and the record that carries it.
 
+#![forbid(unsafe_code)]
+
 use crate::fs::Map;
 
 use super::sparse_index::{Row, SparseIndex};

@@ -1,5 +1,7 @@
 //! From a time to the first record at or after it.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 
 use crate::fs::Fs;
@@ -17,10 +19,10 @@ impl<F: Fs> Log<F> {
     /// # Errors
     /// `Io`. Damaged records are passed over.
     pub fn offset_at_time(&mut self, timestamp: i64) -> Result<Option<(i64, i64)>, Error> {
-        if self.log_start >= self.published.offset {
+        if self.earliest >= self.published.offset {
             return Ok(None);
         }
-        let log_start = self.log_start;
+        let log_start = self.earliest;
         let mut base = self.floor_base(log_start);
         loop {
             let is_active = base == self.active.base;
@@ -30,7 +32,9 @@ impl<F: Fs> Log<F> {
             if found.is_some() || base == self.published.base {
                 return Ok(found);
             }
-            let Some(next) = self.next_base(base) else { return Ok(None) };
+            let Some(next) = self.next_base(base) else {
+                return Ok(None);
+            };
             base = next;
         }
     }
@@ -49,13 +53,18 @@ fn find_time<F: Fs>(
 ) -> io::Result<Option<(i64, i64)>> {
     let (number, _) = view.time.partition_point(|row| row.timestamp < timestamp);
     let below = match view.time.get(number) {
-        Some(row) => view.index.partition_point(|offset| offset.relative < row.relative).0,
+        Some(row) => {
+            view.index
+                .partition_point(|offset| offset.relative < row.relative)
+                .0
+        }
         // Only an active segment may hold something later than its last time row, and one whose index could not be had.
         None if is_active || view.time.len() == 0 => view.index.len(),
         None => return Ok(None),
     };
-    let from_start = u32::try_from(log_start - view.bounds.base)
-        .map_or(0, |relative| view.index.partition_point(|row| row.relative <= relative).0);
+    let from_start = u32::try_from(log_start - view.bounds.base).map_or(0, |relative| {
+        view.index.partition_point(|row| row.relative <= relative).0
+    });
     let bounds = view.bounds;
     let mut start = (0, bounds.base);
     for number in (0..below.max(from_start)).rev() {

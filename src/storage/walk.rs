@@ -4,6 +4,8 @@
 //! where reading goes on (docs/format.md, "Damage"). Nothing looks for a magic to find its place again, since a payload may
 //! hold one: behind a bad entry the walk goes on where the entry's own frame ends, or at an index row that meets its entry.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 
 use crate::format::{DecodeError, EntryHead, LAYOUT_BYTES, Layout, Reason};
@@ -42,7 +44,9 @@ impl Bounds {
             Err(error) => return Ok(Err(error)),
         };
         if self.layout == Layout::V1 && !self.is_followed(window, position, &head)? {
-            return Ok(Err(DecodeError::Corrupt(Reason::Length(i64::from(head.length)))));
+            return Ok(Err(DecodeError::Corrupt(Reason::Length(i64::from(
+                head.length,
+            )))));
         }
         let bytes = window.slice(position, u64::from(head.length))?;
         Ok(self.layout.decode(bytes))
@@ -133,7 +137,10 @@ pub fn detect_layout(
     rows: &dyn OffsetRows,
 ) -> io::Result<Option<Layout>> {
     let mut guess = None;
-    let first = OffsetRow { relative: 0, position: 0 };
+    let first = OffsetRow {
+        relative: 0,
+        position: 0,
+    };
     let candidates = (0..rows.row_count()).filter_map(|number| rows.row(number));
     for (number, row) in std::iter::once(first).chain(candidates).enumerate() {
         let position = u64::from(row.position);
@@ -141,10 +148,20 @@ pub fn detect_layout(
         if is_unused || position >= window.limit() {
             continue;
         }
-        let Ok(layout) = Layout::of(window.peek(position)?.0.get(..LAYOUT_BYTES).unwrap_or_default()) else {
+        let Ok(layout) = Layout::of(
+            window
+                .peek(position)?
+                .0
+                .get(..LAYOUT_BYTES)
+                .unwrap_or_default(),
+        ) else {
             continue;
         };
-        let bounds = Bounds { base, upper, layout };
+        let bounds = Bounds {
+            base,
+            upper,
+            layout,
+        };
         let is_good = if number == 0 {
             bounds.good_entry(window, position, base)?.is_ok()
         } else {
@@ -199,7 +216,11 @@ impl Walk {
     /// A walk from an entry's start, whose offsets are at least `expected`.
     #[must_use]
     pub fn new(bounds: Bounds, position: u64, expected: i64) -> Self {
-        Self { bounds, position, expected }
+        Self {
+            bounds,
+            position,
+            expected,
+        }
     }
 
     /// The lowest offset that the next entry may have: one past the last that was met.
@@ -228,7 +249,9 @@ impl Walk {
         let offset = self.expected;
         (self.position, self.expected) = match self.next_by_frames(window)? {
             Some(place) => place,
-            None => self.next_by_rows(window, rows)?.unwrap_or((window.limit(), self.bounds.upper)),
+            None => self
+                .next_by_rows(window, rows)?
+                .unwrap_or((window.limit(), self.bounds.upper)),
         };
         Ok(Step::Damage {
             position,
@@ -244,7 +267,9 @@ impl Walk {
         let mut position = self.position;
         let mut at_least = self.expected;
         loop {
-            let Ok(head) = window.head(self.bounds.layout, position)? else { return Ok(None) };
+            let Ok(head) = window.head(self.bounds.layout, position)? else {
+                return Ok(None);
+            };
             position += u64::from(head.length);
             at_least = at_least.saturating_add(1);
             if position == window.limit() {
@@ -267,7 +292,9 @@ impl Walk {
     ) -> io::Result<Option<(u64, i64)>> {
         let at_least = self.expected.saturating_add(1);
         for number in 0..rows.row_count() {
-            let Some(row) = rows.row(number) else { continue };
+            let Some(row) = rows.row(number) else {
+                continue;
+            };
             let position = u64::from(row.position);
             if position > self.position && self.bounds.is_met(window, row, at_least)? {
                 let head = window.head(self.bounds.layout, position)?;

@@ -1,5 +1,7 @@
 //! A piece of a log file in memory, moved along by whoever scans it.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::io;
 
@@ -41,7 +43,15 @@ impl<'f> Window<'f> {
     /// A window that reads `chunk` bytes at once, into `buffer` (whose content does not matter).
     #[must_use]
     pub fn new(file: &'f dyn ReadAt, limit: u64, chunk: usize, buffer: Vec<u8>) -> Self {
-        Self { file, limit, start: 0, buffer, filled: 0, chunk, read_bytes: 0 }
+        Self {
+            file,
+            limit,
+            start: 0,
+            buffer,
+            filled: 0,
+            chunk,
+            read_bytes: 0,
+        }
     }
 
     /// Gives the buffer back, for the next window.

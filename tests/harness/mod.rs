@@ -1,7 +1,11 @@
 //! A real broker process, or a loop in a thread, and clients that speak lines to it.
 //!
 //! Nothing here sleeps: a reply is waited for, with a time-out that fails the test.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses a part of it"
+)]
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -35,7 +35,11 @@ pub struct Rec {
 /// Short: lengths, and a number that tells contents apart.
 impl std::fmt::Debug for Rec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let fields = [self.key.as_deref(), self.value.as_deref(), Some(self.headers.as_slice())];
+        let fields = [
+            self.key.as_deref(),
+            self.value.as_deref(),
+            Some(self.headers.as_slice()),
+        ];
         let lens = fields.map(|field| field.map(<[u8]>::len));
         let sum = crc32fast::hash(&fields.map(Option::unwrap_or_default).concat());
         write!(f, "[at {} {lens:?} {sum:08x}]", self.timestamp)
@@ -92,6 +96,7 @@ pub fn small_config() -> LogConfig {
         record_version: Layout::V2,
         timestamp_type: TimestampType::CreateTime,
         timestamp_after_max_ms: i64::MAX,
+        ..LogConfig::default()
     }
 }
 

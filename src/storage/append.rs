@@ -1,0 +1,186 @@
+//! Appending: records into the write buffer, one by one or many as one.
+
+#![forbid(unsafe_code)]
+
+use crate::fs::Fs;
+use crate::record::Record;
+
+use super::log::{Log, WRITE_BUFFER_BYTES};
+use super::{Error, TimestampType};
+
+impl<F: Fs> Log<F> {
+    /// Appends one record to the write buffer and returns its offset. `record.timestamp` is what the producer said or the
+    /// caller's clock; under `LogAppendTime` it is replaced by `now_ms`. Rolls first where a rule says so.
+    ///
+    /// # Errors
+    /// The record is then not in the log. After an `Io` error everything that was appended and not written is gone, too:
+    /// [`Log::log_end_offset`] is back at [`Log::written_offset`], and the caller answers for those appends.
+    pub fn append(&mut self, record: &Record<'_>, now_ms: i64) -> Result<i64, Error> {
+        let (record, bytes) = self.admit(record, now_ms)?;
+        let offset = self.next_offset;
+        if self
+            .active
+            .must_roll_for(offset, record.timestamp, bytes, &self.config)
+        {
+            self.write()?;
+            self.roll(now_ms, true)?;
+        }
+        self.encode(&record, bytes, now_ms)?;
+        if self.buffer.len() >= WRITE_BUFFER_BYTES {
+            self.write()?;
+        }
+        Ok(offset)
+    }
+
+    /// Appends records as one: all or none, contiguous, visible together. Returns first and last offset.
+    ///
+    /// # Errors
+    /// As [`Log::append`]; none of the records is in the log then, and segments they opened are gone.
+    ///
+    /// # Panics
+    /// Where there is no record at all.
+    pub fn append_batch<'a>(
+        &mut self,
+        records: impl Iterator<Item = Record<'a>> + Clone,
+        now_ms: i64,
+    ) -> Result<(i64, i64), Error> {
+        let mut total = 0;
+        let mut count = 0_i64;
+        let mut latest = i64::MIN;
+        for record in records.clone() {
+            let (record, bytes) = self.admit(&record, now_ms)?;
+            total += u64::from(bytes);
+            latest = latest.max(record.timestamp);
+            count += 1;
+        }
+        assert!(count > 0, "a batch holds at least one record");
+        let first = self.next_offset;
+        let last = first.checked_add(count).ok_or(Error::Exhausted)? - 1;
+        if self.buffer.len() as u64 + total > WRITE_BUFFER_BYTES as u64 {
+            self.write()?;
+        }
+        let sum = u32::try_from(total).unwrap_or(u32::MAX);
+        let rows_max = total / u64::from(self.config.index_interval_bytes.max(1)) + 2;
+        let fits = !self.active.must_roll_for(last, latest, sum, &self.config)
+            && self.active.has_room_for_rows(rows_max);
+        if fits {
+            for record in records {
+                let (record, bytes) = self.admit(&record, now_ms)?;
+                self.encode(&record, bytes, now_ms)?;
+            }
+            if self.buffer.len() >= WRITE_BUFFER_BYTES {
+                self.write()?;
+            }
+        } else {
+            self.write()?;
+            self.append_in_steps(records, now_ms)?;
+        }
+        Ok((first, last))
+    }
+
+    /// Appends a batch that may open segments; on an error those are removed, and the one it began in is active again.
+    fn append_in_steps<'a>(
+        &mut self,
+        records: impl Iterator<Item = Record<'a>>,
+        now_ms: i64,
+    ) -> Result<(), Error> {
+        let savepoint = self.savepoint();
+        let mut steps = records.map(|record| self.append_step(&record, now_ms));
+        let result = steps.find(Result::is_err).unwrap_or(Ok(()));
+        drop(steps);
+        let result = result.and_then(|()| self.write());
+        match &result {
+            Ok(()) => {
+                if self.active.base != savepoint.base() {
+                    self.after_rolls();
+                }
+            }
+            Err(_) => self.go_back(&savepoint, now_ms),
+        }
+        result
+    }
+
+    fn append_step(&mut self, record: &Record<'_>, now_ms: i64) -> Result<(), Error> {
+        let (record, bytes) = self.admit(record, now_ms)?;
+        if self
+            .active
+            .must_roll_for(self.next_offset, record.timestamp, bytes, &self.config)
+        {
+            self.write()?;
+            self.roll(now_ms, false)?;
+        }
+        self.encode(&record, bytes, now_ms)?;
+        if self.buffer.len() >= WRITE_BUFFER_BYTES {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Checks whether a record may be stored; gives it with the timestamp it will have, and its stored size.
+    #[inline]
+    fn admit<'r>(&mut self, record: &Record<'r>, now_ms: i64) -> Result<(Record<'r>, u32), Error> {
+        if self.is_read_only {
+            return Err(Error::ReadOnly);
+        }
+        if self.pending_cut.is_some() {
+            self.cut_pending(now_ms)?;
+        }
+        let payload = record.payload_bytes();
+        if payload > self.config.max_message_bytes as usize {
+            return Err(Error::TooLarge {
+                bytes: payload,
+                max: self.config.max_message_bytes as usize,
+            });
+        }
+        if record.key.is_none() && self.config.cleanup.compacts() {
+            return Err(Error::NoKey);
+        }
+        let mut record = *record;
+        match self.config.timestamp_type {
+            TimestampType::LogAppendTime => record.timestamp = now_ms,
+            TimestampType::CreateTime => {
+                let latest = now_ms.saturating_add(self.config.timestamp_after_max_ms);
+                if record.timestamp > latest {
+                    return Err(Error::FutureTimestamp {
+                        timestamp: record.timestamp,
+                        latest,
+                    });
+                }
+            }
+        }
+        let bytes = self
+            .config
+            .record_version
+            .encoded_len(&record)
+            .map_err(Error::Unstorable)?;
+        if self.next_offset == i64::MAX {
+            return Err(Error::Exhausted);
+        }
+        Ok((record, bytes))
+    }
+
+    /// Puts a record that was admitted into the write buffer, as the next of the active segment.
+    #[inline]
+    fn encode(&mut self, record: &Record<'_>, bytes: u32, now_ms: i64) -> Result<(), Error> {
+        if self.buffer.capacity() == 0 {
+            self.buffer = self.context.take_buffer();
+        }
+        if self.active.now.bytes == 0 {
+            self.active.layout = self.config.record_version;
+        }
+        let offset = self.next_offset;
+        let layout = self.active.layout;
+        layout
+            .encode(offset, record, &mut self.buffer)
+            .map_err(Error::Unstorable)?;
+        self.active.note(
+            offset,
+            record.timestamp,
+            bytes,
+            self.config.index_interval_bytes,
+        );
+        self.active.last_append_ms = now_ms;
+        self.next_offset += 1;
+        Ok(())
+    }
+}
