@@ -144,8 +144,11 @@ impl<F: Fs> Log<F> {
                     .map_err(Error::io("fsync", &self.dir))?;
                 Ok(active)
             });
+        // Until the removal is durable, a power cut brings the empty segment back, and with it a log that ends there.
         if result.is_err()
-            && let Err(error) = self.remove_segment(base)
+            && let Err(error) = self
+                .remove_segment(base)
+                .and_then(|()| self.context.fs.sync_dir(&self.dir))
         {
             self.turn_read_only("remove a segment that could not be opened", &error);
         }
