@@ -179,11 +179,11 @@ impl<F: Fs> Active<F> {
     /// Goes back to an earlier extent, after entries behind it were written or the indexes were trimmed.
     pub(super) fn cut_back(&mut self, extent: Extent, config: &LogConfig) -> io::Result<()> {
         self.written = extent;
-        self.revert()?;
-        self.index
-            .activate(extent.offset_rows, config.segment_index_bytes)?;
-        self.time
-            .activate(extent.time_rows, config.segment_index_bytes)?;
+        let cut = self.revert();
+        let capacity = config.segment_index_bytes;
+        let offsets = self.index.activate(extent.offset_rows, capacity);
+        let times = self.time.activate(extent.time_rows, capacity);
+        cut.and(offsets).and(times)?;
         self.writeback_from = self.writeback_from.min(extent.bytes);
         Ok(())
     }

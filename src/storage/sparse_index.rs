@@ -105,7 +105,7 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         }
     }
 
-    /// Makes the file one of `rows` rows followed by unused room, and maps it.
+    /// Makes the file one of `rows` rows followed by unused room, and maps it. Where the room cannot be had, the rows can still be looked up.
     pub(super) fn activate(&mut self, rows: usize, capacity_bytes: u32) -> io::Result<()> {
         self.map = None;
         self.pending.clear();
@@ -114,16 +114,28 @@ impl<F: File, R: Row> SparseIndex<F, R> {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         };
         let kept = (rows * R::BYTES) as u64;
-        if file.len()? != kept {
-            file.set_len(kept)?;
-        }
         let len = (capacity * R::BYTES) as u64;
-        file.set_len(len)?;
-        self.map = Some(file.map(len)?);
+        let grown = file
+            .len()
+            .and_then(|old| {
+                if old == kept {
+                    Ok(())
+                } else {
+                    file.set_len(kept)
+                }
+            })
+            .and_then(|()| file.set_len(len))
+            .and_then(|()| file.map(len));
+        let (map, capacity, result) = match grown {
+            Ok(map) => (Some(map), capacity, Ok(())),
+            Err(error) if rows > 0 => (file.map(kept).ok(), rows, Err(error)),
+            Err(error) => (None, rows, Err(error)),
+        };
+        self.map = map;
         self.rows = rows;
         self.capacity = capacity;
         self.last = self.last_written();
-        Ok(())
+        result
     }
 
     /// The file's path.

@@ -78,6 +78,9 @@ impl<'f> Window<'f> {
     /// What the system says; `UnexpectedEof` where the file is shorter than the limit.
     pub fn slice(&mut self, position: u64, len: u64) -> io::Result<&[u8]> {
         let len = len.min(self.limit.saturating_sub(position));
+        if len == 0 {
+            return Ok(&[]);
+        }
         let is_held = position >= self.start && position + len <= self.start + self.filled as u64;
         if !is_held {
             self.load(position, len)?;
