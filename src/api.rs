@@ -27,7 +27,7 @@ pub struct Now {
 pub struct ConnectionId(pub u64);
 
 /// A partition, as runs and verdicts name it: an opaque number that is valid until the end of the turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionKey(pub u32);
 
 /// `topic` or `topic/partition`. The bytes are the peer's: the broker checks the name.

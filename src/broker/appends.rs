@@ -22,6 +22,16 @@ const TICK_TIME: Duration = Duration::from_millis(5);
 /// recovery-point is replaced at most once in so long.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Where the append before went: a producer mostly stays with one target, which then costs a comparison of the name.
+#[derive(Debug, Default)]
+pub(super) struct LastTarget {
+    /// Its memory is used again.
+    topic: Vec<u8>,
+    partition: Option<u32>,
+    key: PartitionKey,
+    number: u32,
+}
+
 impl<F: Fs> Broker<F> {
     /// Appends; the fate of the run is known after [`Broker::flush`]. A run of 1 (or a batch's), for the caller to join to the one before.
     ///
@@ -118,6 +128,21 @@ impl<F: Fs> Broker<F> {
         payload: &Payload<'_>,
         now: Now,
     ) -> Result<(PartitionKey, u32), ApiError> {
+        match &self.last {
+            Some(last) if last.partition == target.partition && last.topic == target.topic => {
+                Ok((last.key, last.number))
+            }
+            Some(_) | None => self.find_route(target, payload, now),
+        }
+    }
+
+    #[inline(never)]
+    fn find_route(
+        &mut self,
+        target: Target<'_>,
+        payload: &Payload<'_>,
+        now: Now,
+    ) -> Result<(PartitionKey, u32), ApiError> {
         let id = match self.topics.last_named(target.topic) {
             Some(id) => id,
             None => self.find_or_create(target, payload, now)?,
@@ -128,7 +153,7 @@ impl<F: Fs> Broker<F> {
             .ok_or_else(|| errors::unknown_topic(target.topic))?;
         let number = match (target.partition, topic.partitions.as_slice()) {
             (Some(number), _) => number,
-            (None, &[key]) => return Ok((key, 0)),
+            (None, &[_]) => 0,
             (None, _) => self.choose_partition(id, payload)?,
         };
         let topic = self
@@ -137,7 +162,15 @@ impl<F: Fs> Broker<F> {
             .ok_or_else(|| errors::unknown_topic(target.topic))?;
         let place = usize::try_from(number).unwrap_or(usize::MAX);
         match topic.partitions.get(place) {
-            Some(&key) => Ok((key, number)),
+            Some(&key) => {
+                if target.partition.is_some() || topic.partitions.len() == 1 {
+                    let last = self.last.get_or_insert_default();
+                    last.topic.clear();
+                    last.topic.extend_from_slice(target.topic);
+                    (last.partition, last.key, last.number) = (target.partition, key, number);
+                }
+                Ok((key, number))
+            }
             None => Err(errors::unknown_partition(
                 &topic.name,
                 number,

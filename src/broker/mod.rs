@@ -41,6 +41,7 @@ use crate::fs::Fs;
 use crate::storage::data_dir::{DataDir, Deletion};
 use crate::storage::{FsyncPolicy, LogContext};
 
+use appends::LastTarget;
 use configs::Overrides;
 use delayed_fetch::{DelayedFetches, Parked, Wait};
 use deletions::Deletions;
@@ -101,6 +102,8 @@ pub struct Broker<F: Fs> {
     /// What `--config` said.
     defaults: Overrides,
     topics: Topics,
+    /// What a topic's end makes void.
+    last: Option<LastTarget>,
     partitions: Partitions<F>,
     /// The number of this turn of the loop.
     turn: u64,

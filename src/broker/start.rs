@@ -52,6 +52,7 @@ impl<F: Fs> Broker<F> {
             context: Rc::new(context),
             defaults,
             topics: Topics::default(),
+            last: None,
             partitions: Partitions::new(),
             turn: 0,
             flushes: 0,

@@ -420,6 +420,7 @@ impl<F: Fs> Broker<F> {
             self.deletions
                 .unlink_big_logs(&self.fs, &directory, &mut big_files);
         }
+        self.last = None;
         let keys = self
             .topics
             .remove(id)

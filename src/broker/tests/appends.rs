@@ -298,3 +298,71 @@ fn an_append_given_as_another_request_is_refused_not_lost() {
     assert_eq!(error.code, ErrorCode::BadArgument);
     assert_eq!(rig.topic_names(), [] as [&str; 0]);
 }
+
+/// Ticks of 10 ms that this process has spent outside the kernel.
+fn user_ticks() -> u32 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
+/// Measures, by hand: `cargo test --release --lib append_costs -- --ignored --nocapture`. What the broker adds to the engine for a
+/// record of 100 bytes that stays with its topic.
+#[test]
+#[ignore = "a measurement, not a claim"]
+fn append_costs() {
+    const TURNS: u32 = 800;
+    const TURN_RECORDS: u32 = 2_500;
+    let value = [b'v'; 100];
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let clock = crate::clock::SystemClock::new();
+    let now = clock.now();
+    let settings = Settings {
+        fsync: FsyncPolicy::Never,
+        ..Settings::new(dir.path().join("data"))
+    };
+    let mut broker = Broker::open(crate::fs::disk::DiskFs, settings, &clock, || Ok(())).unwrap();
+    let payload = Payload::Record {
+        timestamp: None,
+        key: None,
+        value: Some(&value),
+        headers: &[],
+    };
+    let target = Target {
+        topic: b"orders",
+        partition: None,
+    };
+    let record = crate::record::Record {
+        timestamp: 1,
+        key: None,
+        value: Some(&value),
+        headers: &[],
+    };
+    for through_broker in [true, false, true, false, true, false] {
+        let started = user_ticks();
+        for _ in 0..TURNS {
+            // Both write through the engine in the same turns.
+            let first = broker.append(target, &payload, now).unwrap();
+            for _ in 1..TURN_RECORDS {
+                if through_broker {
+                    std::hint::black_box(broker.append(target, &payload, now).unwrap());
+                } else {
+                    let partition = broker.partitions.get_mut(first.key).unwrap();
+                    std::hint::black_box(partition.log.append(&record, 1).unwrap());
+                }
+            }
+            broker.flush(&clock);
+            broker.end_turn();
+        }
+        let took = f64::from(user_ticks() - started) * 1e7;
+        let who = if through_broker { "broker" } else { "engine" };
+        println!(
+            "{who}: {:.1} ns a record outside the kernel",
+            took / f64::from(TURNS * TURN_RECORDS)
+        );
+        broker.handle(ALICE, &Request::Delete(b"orders"), now);
+        while broker.deletions.next_deadline().is_some() {
+            broker.tick(&clock);
+        }
+    }
+}

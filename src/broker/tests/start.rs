@@ -123,3 +123,55 @@ fn stats_has_every_name_and_counts() {
     }
     assert!((1..=100 << 20).contains(&rig.stat("disk_free_bytes")));
 }
+
+/// Measures, by hand: `cargo test --release --lib start_costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement, not a claim"]
+fn start_costs() {
+    const PARTITIONS: u32 = 1_000;
+    let dir = tempfile::tempdir().unwrap();
+    let clock = crate::clock::SystemClock::new();
+    let settings = Settings {
+        fsync: FsyncPolicy::Never,
+        ..Settings::new(dir.path().join("data"))
+    };
+    let open =
+        || Broker::open(crate::fs::disk::DiskFs, settings.clone(), &clock, || Ok(())).unwrap();
+    let mut broker = open();
+    broker.handle(
+        ALICE,
+        &create("a", Some(PARTITIONS), &[("segment.bytes", "14")]),
+        clock.now(),
+    );
+    let payload = Payload::Record {
+        timestamp: None,
+        key: None,
+        value: Some(b"v"),
+        headers: &[],
+    };
+    for partition in 0..PARTITIONS {
+        let target = Target {
+            topic: b"a",
+            partition: Some(partition),
+        };
+        for _ in 0..10 {
+            broker.append(target, &payload, clock.now()).unwrap();
+        }
+    }
+    let mut stages = Vec::new();
+    let mut stage = |what: &'static str, work: &mut dyn FnMut()| {
+        let started = clock.now().mono;
+        work();
+        stages.push((what, clock.now().mono - started));
+    };
+    let mut broker = Some(broker);
+    stage("stop", &mut || {
+        broker.take().unwrap().close(&clock).unwrap()
+    });
+    stage("start after a clean stop", &mut || broker = Some(open()));
+    broker = None;
+    stage("start after a kill", &mut || broker = Some(open()));
+    for (what, took) in stages {
+        println!("{what}: {:.1} ms", took.as_secs_f64() * 1e3);
+    }
+}
