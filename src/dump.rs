@@ -5,10 +5,11 @@
 //! [`storage::walk`](crate::storage::walk), the same code that the broker reads and recovers with.
 //!
 //! [`rows`] reads the sparse indexes, [`segment`] goes through one log and holds its indexes against it, [`directory`] does that for
-//! a whole data directory, [`print`] makes the lines.
+//! a whole data directory, [`print`] makes the lines; [`flat`] reads what import takes.
 #![forbid(unsafe_code)]
 
 pub mod directory;
+pub mod flat;
 pub mod print;
 pub mod rows;
 pub mod segment;

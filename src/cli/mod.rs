@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 pub mod dump;
 pub mod import;
 pub mod serve;
 pub mod shell;
+mod tail;
 pub mod verify;
 
 use std::ffi::OsString;

@@ -213,14 +213,11 @@ impl<F: Fs> Check<'_, F> {
             let Some(text) = self.text(&file)? else {
                 continue;
             };
-            match Topic::parse(&text) {
-                Some(topic) => {
-                    self.topics.insert(name, topic);
-                }
-                None => {
-                    let what = "it has no line partitions=<n>; the topic is not served".to_owned();
-                    self.found(Some((&name, None)), &file, What::File(what))?;
-                }
+            if let Some(topic) = Topic::parse(&text) {
+                self.topics.insert(name, topic);
+            } else {
+                let what = "it has no line partitions=<n>; the topic is not served".to_owned();
+                self.found(Some((&name, None)), &file, What::File(what))?;
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! The lines of dump and verify, for people and for machines.
 #![forbid(unsafe_code)]
 
+use std::fmt::Write as _;
+
 use crate::api::escape;
 use crate::format::Layout;
 use crate::json::{self, integer};
@@ -197,14 +199,22 @@ fn finding_text(finding: &Finding, out: &mut Vec<u8>) {
     };
     match &finding.what {
         What::Damage(damage) => {
-            text += &format!("offset: {} position: {} ", damage.offset, damage.position);
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "offset: {} position: {} ",
+                damage.offset, damage.position
+            );
         }
         What::Lost {
             offset, position, ..
-        } => text += &format!("offset: {offset} position: {position} "),
+        } => {
+            let _ = write!(text, "offset: {offset} position: {position} ");
+        }
         What::Row(_) | What::File(_) => {}
     }
-    text += &format!(
+    let _ = write!(
+        text,
         "file: {} error: {}",
         finding.file,
         finding.what.error_text()
@@ -217,7 +227,7 @@ fn finding_text(finding: &Finding, out: &mut Vec<u8>) {
         | What::Lost {
             next_offset: next, ..
         } => {
-            text += &format!("; reading goes on at offset {next}");
+            let _ = write!(text, "; reading goes on at offset {next}");
         }
         What::Damage(_) | What::Row(_) | What::File(_) => {}
     }
@@ -322,14 +332,14 @@ impl<'o> Line<'o> {
 
     fn headers(&mut self, block: &[u8]) {
         self.separate();
-        if !self.json {
-            self.label("headers");
-            let mut text = Vec::new();
-            json::headers_member(block, &mut text);
-            let list = text.strip_prefix(b"\"headers\":").unwrap_or(&text);
-            self.out.extend_from_slice(list);
-        } else {
+        if self.json {
             json::headers_member(block, self.out);
+            return;
         }
+        self.label("headers");
+        let mut text = Vec::new();
+        json::headers_member(block, &mut text);
+        let list = text.strip_prefix(b"\"headers\":").unwrap_or(&text);
+        self.out.extend_from_slice(list);
     }
 }

@@ -72,6 +72,18 @@ impl Limits {
     }
 }
 
+/// How many payload bytes follow that line, the LF behind them not counted: for clients that send lines a person typed. `None` where no
+/// payload follows, or where that cannot be told.
+#[must_use]
+pub fn payload_bytes(line: &[u8]) -> Option<u64> {
+    let mut rest = line;
+    let verb = next_field(&mut rest).and_then(|word| verbs::find(word).ok())?;
+    if !matches!(verb.kind, Kind::Produce | Kind::Batch) {
+        return None;
+    }
+    payload::announced(verb.kind, rest, &Limits::new(usize::MAX))
+}
+
 /// The codec of one connection.
 #[derive(Debug)]
 pub struct LineCodec {

@@ -108,9 +108,10 @@ fn checked_headers(block: &[u8]) -> Result<&[u8], ApiError> {
 /// Reads the line of a PRODUCE or BATCH, `rest` being what follows the verb.
 #[inline]
 pub(super) fn head<'a>(kind: Kind, rest: &'a [u8], limits: &Limits) -> Head<'a> {
-    match kind {
-        Kind::Batch => batch(rest, limits),
-        _ => produce(rest, limits),
+    if kind == Kind::Batch {
+        batch(rest, limits)
+    } else {
+        produce(rest, limits)
     }
 }
 

@@ -50,6 +50,21 @@ pub enum Kind {
     Quit,
 }
 
+/// What follows the first line of a reply that begins with OK: what a client has to know to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing.
+    Line,
+    /// As many lines as its first number says.
+    Lines,
+    /// The same, but with `as=value` as many bytes as its fourth number says.
+    Records,
+    /// As many bytes as its first number says.
+    Bytes,
+    /// Lines, until the client sends one.
+    Stream,
+}
+
 /// One entry of the table.
 #[derive(Debug)]
 pub struct Verb {
@@ -61,6 +76,8 @@ pub struct Verb {
     pub usage: &'static str,
     /// The reply where all is well.
     pub reply: &'static str,
+    /// How that reply is read.
+    pub shape: Shape,
     /// The names of its options, as far as they are fixed; at most 32.
     pub options: &'static [&'static str],
     /// What it does, for a person: lines of text.
@@ -74,6 +91,7 @@ pub const VERBS: &[Verb] = &[
         name: "PUT",
         usage: "PUT <topic>[/<partition>][:<key>] <value to the end of the line>",
         reply: "OK <partition> <offset>",
+        shape: Shape::Line,
         options: &[],
         about: &[
             "Appends one record. The value is everything after the one space behind the target, as it stands.",
@@ -85,6 +103,7 @@ pub const VERBS: &[Verb] = &[
         name: "PRODUCE",
         usage: "PRODUCE <topic>[/<partition>] <key bytes> <value bytes> [ts=<ms>] [headers=<bytes>]",
         reply: "OK <partition> <offset>",
+        shape: Shape::Line,
         options: &["ts", "headers"],
         about: &[
             "Appends one record of any bytes: behind the line come exactly so many bytes of key, value and headers, and an LF.",
@@ -96,6 +115,7 @@ pub const VERBS: &[Verb] = &[
         name: "BATCH",
         usage: "BATCH <topic>[/<partition>] <count> <bytes>",
         reply: "OK <partition> <first offset> <last offset>",
+        shape: Shape::Line,
         options: &[],
         about: &[
             "Appends <count> records, all or none: behind the line come <bytes> bytes and an LF; for each record",
@@ -107,6 +127,7 @@ pub const VERBS: &[Verb] = &[
         name: "READ",
         usage: "READ <topic>[/<partition>] <offset> [max=<n>] [wait=<ms>] [as=tsv|json|value] [crc=check|skip]",
         reply: "OK <n> <next offset> <high watermark>, then n lines",
+        shape: Shape::Records,
         options: &["max", "wait", "as", "crc"],
         about: &[
             "Reads records. tsv: offset, timestamp, key, value, separated by tabs; json: an object a line;",
@@ -118,6 +139,7 @@ pub const VERBS: &[Verb] = &[
         name: "FETCH",
         usage: "FETCH <topic>[/<partition>] <offset> [max_bytes=<n>] [min_bytes=<n>] [wait=<ms>]",
         reply: "OK <bytes> <first offset> <next offset> <high watermark>, then so many bytes",
+        shape: Shape::Bytes,
         options: &["max_bytes", "min_bytes", "wait"],
         about: &[
             "Reads records as they are stored, sent from the file by the kernel; at least one where one is there.",
@@ -128,6 +150,7 @@ pub const VERBS: &[Verb] = &[
         name: "TAIL",
         usage: "TAIL <topic>[/<partition>] [<offset>] [as=tsv|json|value], or TAIL <topic>/* [<offset>] [as=...]",
         reply: "OK <offset>, then a line for each record as it comes; of all partitions OK",
+        shape: Shape::Stream,
         options: &["as"],
         about: &[
             "Follows a partition, or all of a topic, from latest if no offset is given, until a line comes (STOP).",
@@ -139,6 +162,7 @@ pub const VERBS: &[Verb] = &[
         name: "STOP",
         usage: "STOP",
         reply: "OK",
+        shape: Shape::Line,
         options: &[],
         about: &["Ends a TAIL; after its OK no pushed line follows."],
     },
@@ -147,6 +171,7 @@ pub const VERBS: &[Verb] = &[
         name: "OFFSETS",
         usage: "OFFSETS <topic>[/<partition>]",
         reply: "OK <n>, then n lines: partition, earliest, latest",
+        shape: Shape::Lines,
         options: &[],
         about: &[
             "The offsets that can be read: the earliest, and the latest, which is the next to come.",
@@ -157,6 +182,7 @@ pub const VERBS: &[Verb] = &[
         name: "AT",
         usage: "AT <topic>[/<partition>] <ms | RFC 3339 time | -<n>s|m|h|d>",
         reply: "OK <offset> <timestamp>, or OK -1 -1 where there is none",
+        shape: Shape::Line,
         options: &[],
         about: &["The first record at or after that time."],
     },
@@ -165,6 +191,7 @@ pub const VERBS: &[Verb] = &[
         name: "EXPLAIN",
         usage: "EXPLAIN <topic>[/<partition>] <offset>",
         reply: "OK <n>, then n lines",
+        shape: Shape::Lines,
         options: &[],
         about: &[
             "How that offset is found: segment, index entry, scan, record, with the real figures.",
@@ -175,6 +202,7 @@ pub const VERBS: &[Verb] = &[
         name: "CREATE",
         usage: "CREATE <topic> [partitions=<n>] [<config>=<value> ...]",
         reply: "OK",
+        shape: Shape::Line,
         options: &["partitions"],
         about: &["Creates a topic. Configs have Kafka's names; DESCRIBE shows them all."],
     },
@@ -183,6 +211,7 @@ pub const VERBS: &[Verb] = &[
         name: "DELETE",
         usage: "DELETE <topic>",
         reply: "OK",
+        shape: Shape::Line,
         options: &[],
         about: &["Deletes a topic and everything in it."],
     },
@@ -191,6 +220,7 @@ pub const VERBS: &[Verb] = &[
         name: "TOPICS",
         usage: "TOPICS",
         reply: "OK <n>, then n lines: topic, partitions, records stored, bytes",
+        shape: Shape::Lines,
         options: &[],
         about: &["All topics."],
     },
@@ -199,6 +229,7 @@ pub const VERBS: &[Verb] = &[
         name: "DESCRIBE",
         usage: "DESCRIBE <topic>",
         reply: "OK <n>, then n lines",
+        shape: Shape::Lines,
         options: &[],
         about: &[
             "Lines: config, name, value, topic|broker|default.",
@@ -210,6 +241,7 @@ pub const VERBS: &[Verb] = &[
         name: "SEGMENTS",
         usage: "SEGMENTS <topic>[/<partition>]",
         reply: "OK <n>, then n lines: base offset, bytes, records, index entries, first timestamp, last timestamp",
+        shape: Shape::Lines,
         options: &[],
         about: &["The segment files of a partition; - where there is no timestamp."],
     },
@@ -218,6 +250,7 @@ pub const VERBS: &[Verb] = &[
         name: "SYNC",
         usage: "SYNC",
         reply: "OK",
+        shape: Shape::Line,
         options: &[],
         about: &["Answers when everything appended so far is on the disk."],
     },
@@ -226,6 +259,7 @@ pub const VERBS: &[Verb] = &[
         name: "STATS",
         usage: "STATS",
         reply: "OK <n>, then n lines: name, value",
+        shape: Shape::Lines,
         options: &[],
         about: &["Counters since the start, and gauges."],
     },
@@ -234,6 +268,7 @@ pub const VERBS: &[Verb] = &[
         name: "HELP",
         usage: "HELP [<verb>]",
         reply: "OK <n>, then n lines",
+        shape: Shape::Lines,
         options: &[],
         about: &["This list, or more about one verb."],
     },
@@ -242,6 +277,7 @@ pub const VERBS: &[Verb] = &[
         name: "VERSION",
         usage: "VERSION",
         reply: "OK mini-broker <version>",
+        shape: Shape::Line,
         options: &[],
         about: &["The broker's version."],
     },
@@ -250,6 +286,7 @@ pub const VERBS: &[Verb] = &[
         name: "PING",
         usage: "PING",
         reply: "OK PONG",
+        shape: Shape::Line,
         options: &[],
         about: &["A sign of life."],
     },
@@ -258,6 +295,7 @@ pub const VERBS: &[Verb] = &[
         name: "QUIT",
         usage: "QUIT",
         reply: "OK, and the connection is closed",
+        shape: Shape::Line,
         options: &[],
         about: &["Ends the connection when everything before it is answered."],
     },
