@@ -51,8 +51,6 @@ pub(super) struct Active<F: Fs> {
     pub(super) must_roll: bool,
     /// Where writeback was asked for up to, bytes.
     pub(super) writeback_from: u64,
-    /// The log was cut since its last sync: what was cut off would come back after a power cut.
-    pub(super) is_cut: bool,
 }
 
 impl<F: Fs> Active<F> {
@@ -112,7 +110,6 @@ impl<F: Fs> Active<F> {
             last_append_ms,
             must_roll: false,
             writeback_from: extent.bytes,
-            is_cut: false,
         })
     }
 
@@ -171,7 +168,8 @@ impl<F: Fs> Active<F> {
         self.now = self.written;
         if self.log.len()? > self.written.bytes {
             self.log.set_len(self.written.bytes)?;
-            self.is_cut = true;
+            // A cut that a power cut undoes would bring rubbish back behind what is durable.
+            self.log.sync_data()?;
         }
         Ok(())
     }

@@ -164,7 +164,7 @@ impl<F: Fs> Log<F> {
         while !self.unsynced.is_empty() {
             self.sync_oldest()?;
         }
-        if self.durable == self.written && !self.active.is_cut {
+        if self.durable == self.written {
             return Ok(());
         }
         self.sync_active()?;
@@ -180,7 +180,6 @@ impl<F: Fs> Log<F> {
         let result = self.active.log.sync_data();
         self.active.writeback_from = self.active.written.bytes;
         self.synced(result)?;
-        self.active.is_cut = false;
         self.durable = self.written;
         Ok(())
     }

@@ -375,18 +375,36 @@ impl<F: Fs> Log<F> {
     }
 
     /// Rebuilds the indexes of a sealed segment that misled a lookup, and has the next lookup open them anew.
-    pub(super) fn mend_index(&mut self, base: i64) {
+    /// Says whether it did; a segment's are rebuilt once.
+    fn mend_index(&mut self, base: i64) -> bool {
         if base == self.active.base || !self.mended.insert(base) {
-            return;
+            return false;
         }
         self.context.handles.forget(self.id, base);
-        if let Err(error) = SealedFiles::rebuild(&self.context.fs, &self.sealed_name(base)) {
+        let result = SealedFiles::rebuild(&self.context.fs, &self.sealed_name(base));
+        if let Err(error) = &result {
             log::error!(
                 "{}/{}: index of segment {base}: {error}",
                 self.topic,
                 self.partition
             );
         }
+        result.is_ok()
+    }
+
+    /// Looks a segment up; where its index misled the lookup, the index is rebuilt and the lookup done again.
+    pub(super) fn locate_in(
+        &mut self,
+        base: i64,
+        offset: i64,
+        crc: CrcMode,
+    ) -> Result<(Located, Trail), Error> {
+        let (located, trail) =
+            self.with_view(base, |view, window| view.locate(window, offset, crc))?;
+        if trail.index_is_odd && self.mend_index(base) {
+            return self.with_view(base, |view, window| view.locate(window, offset, crc));
+        }
+        Ok((located, trail))
     }
 
     /// Finds the first entry at or above `offset`, in its segment or a later one, and gives the segment's base.
@@ -401,11 +419,7 @@ impl<F: Fs> Log<F> {
         let mut offset = offset;
         let mut base = self.floor_base(offset);
         loop {
-            let (located, trail) =
-                self.with_view(base, |view, window| view.locate(window, offset, crc))?;
-            if trail.index_is_odd {
-                self.mend_index(base);
-            }
+            let (located, _) = self.locate_in(base, offset, crc)?;
             match located {
                 Located::Found(found) => return Ok(Some((base, found))),
                 Located::Damaged {

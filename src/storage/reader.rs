@@ -170,9 +170,7 @@ impl<F: Fs> Log<F> {
             .first_key_value()
             .map_or(self.active.base, |(base, _)| *base);
         loop {
-            let (located, trail) = self.with_view(base, |view, window| {
-                view.locate(window, offset.max(view.bounds.base), CrcMode::Check)
-            })?;
+            let (located, trail) = self.locate_in(base, offset.max(base), CrcMode::Check)?;
             let mut explanation = Explanation {
                 segment: base,
                 segments: self.segment_count() as u64,

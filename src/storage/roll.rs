@@ -58,8 +58,7 @@ impl<F: Fs> Log<F> {
             return Ok(());
         }
         let path = segment_file(&self.dir, base, "log");
-        let is_unsynced = self.durable != self.written || self.active.is_cut;
-        if self.context.fsync == FsyncPolicy::Always && is_unsynced {
+        if self.context.fsync == FsyncPolicy::Always && self.durable != self.written {
             self.sync_active()?;
         }
         let created = self
@@ -212,6 +211,7 @@ impl<F: Fs> Log<F> {
             )?),
         };
         log.set_len(savepoint.extent.bytes)?;
+        log.sync_data()?;
         let last_append_ms = self.append_times.remove(savepoint.base).unwrap_or(now_ms);
         let active = Active::open(
             fs,
@@ -225,7 +225,6 @@ impl<F: Fs> Log<F> {
         )?;
         let youngest = std::mem::replace(&mut self.active, active).base;
         self.active.must_roll = savepoint.must_roll;
-        self.active.is_cut = true;
         let opened = self.sealed.split_off(&savepoint.base);
         self.context.handles.forget(self.id, savepoint.base);
         for base in opened
