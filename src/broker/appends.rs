@@ -147,6 +147,9 @@ impl<F: Fs> Broker<F> {
             Some(id) => id,
             None => self.find_or_create(target, payload, now)?,
         };
+        if self.topics.get(id).is_some_and(|topic| topic.is_doubtful) {
+            self.restore_topic(id)?;
+        }
         let topic = self
             .topics
             .get(id)
@@ -369,12 +372,21 @@ impl<F: Fs> Broker<F> {
         let Some(partition) = self.partitions.get_mut(key) else {
             return;
         };
-        let good_below = partition.log.durable_offset();
+        let durable = partition.log.durable_offset();
         let before = partition.failure.take();
         if partition.is_dirty && (before.is_some() || partition.turn_end > partition.turn_start) {
-            // The first error is what later appends of the turn were told; what it left good is bad now.
-            let error = before.map_or(answer, |before| before.error);
-            partition.failure = Some(Box::new(Failure { good_below, error }));
+            // The first error is what later appends of the turn were told; what it left good may be bad now.
+            let failure = before.map_or(
+                Failure {
+                    good_below: durable,
+                    error: answer,
+                },
+                |before| Failure {
+                    good_below: before.good_below.min(durable),
+                    error: before.error,
+                },
+            );
+            partition.failure = Some(Box::new(failure));
         }
     }
 

@@ -19,6 +19,7 @@ pub mod configs;
 mod delayed_fetch;
 mod deletions;
 mod errors;
+mod lifecycle;
 mod partition;
 pub mod partitioner;
 mod reads;
@@ -127,6 +128,8 @@ pub struct Broker<F: Fs> {
     deletions: Deletions<F>,
     /// Deleted topics of which files are left.
     unfinished_deletions: Vec<Deletion>,
+    /// Topics of which a failed creation may have left files.
+    unfinished_creations: Vec<String>,
     stats: Stats,
 }
 

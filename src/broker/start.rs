@@ -66,6 +66,7 @@ impl<F: Fs> Broker<F> {
             delayed: DelayedFetches::default(),
             deletions: Deletions::new(),
             unfinished_deletions: Vec::new(),
+            unfinished_creations: Vec::new(),
             stats: Stats {
                 started: clock.now().mono,
                 ..Stats::default()
@@ -147,6 +148,17 @@ impl<F: Fs> Broker<F> {
                 failure.get_or_insert_with(|| {
                     format!("{topic}/{number} could not be closed: {error}")
                 });
+            }
+        }
+        for id in self.topics.doubtful() {
+            if let Err(error) = self.restore_topic(id) {
+                failure.get_or_insert(error.message);
+            }
+        }
+        for name in self.unfinished_creations.clone() {
+            // A clean start trusts the names it finds to be on the disk.
+            if let Err(error) = self.free_name(&name) {
+                failure.get_or_insert(error.to_string());
             }
         }
         self.checkpoint();

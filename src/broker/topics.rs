@@ -1,4 +1,4 @@
-//! The registry of topics, and what creates and deletes them.
+//! The registry of topics: names, lookup, what is shown of them.
 
 #![forbid(unsafe_code)]
 
@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use crate::api::{
     ApiError, ConfigSource, ErrorCode, Now, PartitionHealth, PartitionInfo, PartitionKey, Payload,
-    Response, Target, TopicInfo, Verdict, quoted,
+    Response, Target, TopicInfo, quoted,
 };
 use crate::fs::Fs;
-use crate::record::Record;
-use crate::storage::data_dir::{CreateError, Deletion, PARTITIONS_MAX, TopicFile};
-use crate::storage::{Error, Log, LogConfig, StartFrom, TimestampType};
 
 use super::configs::{InForce, Overrides};
-use super::partition::{Partition, Ranges};
+use super::partition::Partition;
 use super::partitioner::Sticky;
 use super::{Broker, errors, partitioner};
 
@@ -35,6 +32,8 @@ pub(super) struct Topic {
     pub(super) partitions: Vec<PartitionKey>,
     pub(super) sticky: Sticky,
     pub(super) flush: FlushRule,
+    /// A deletion failed in a way that may have marked the topic's file: nothing is taken until the file is as it was.
+    pub(super) is_doubtful: bool,
 }
 
 impl Topic {
@@ -53,7 +52,7 @@ pub(super) struct FlushRule {
 }
 
 impl FlushRule {
-    fn new(in_force: InForce<'_>) -> Self {
+    pub(super) fn new(in_force: InForce<'_>) -> Self {
         use super::configs::Config::{FlushMessages, FlushMs};
         let ms = in_force.value(FlushMs);
         let after = (ms < i64::MAX).then(|| Duration::from_millis(ms.unsigned_abs()));
@@ -102,19 +101,25 @@ impl Topics {
         self.last = Some(id);
     }
 
+    /// Those whose file may say that they are deleted.
+    pub(super) fn doubtful(&self) -> Vec<TopicId> {
+        let doubtful = self.slots.iter().filter(|(_, topic)| topic.is_doubtful);
+        doubtful.map(|(id, _)| TopicId(id)).collect()
+    }
+
     /// In the order of their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Topic> {
         self.by_name.values().filter_map(|&id| self.get(id))
     }
 
-    fn insert(&mut self, topic: Topic) -> TopicId {
+    pub(super) fn insert(&mut self, topic: Topic) -> TopicId {
         let name = topic.name.as_bytes().into();
         let id = TopicId(self.slots.insert(topic));
         self.by_name.insert(name, id);
         id
     }
 
-    fn remove(&mut self, id: TopicId) -> Option<Topic> {
+    pub(super) fn remove(&mut self, id: TopicId) -> Option<Topic> {
         let topic = self.slots.try_remove(id.0)?;
         self.by_name.remove(topic.name.as_bytes());
         if self.last == Some(id) {
@@ -223,274 +228,6 @@ impl<F: Fs> Broker<F> {
         Ok(id)
     }
 
-    /// What the first append to a topic would fail with, so that a request that fails creates nothing.
-    fn check_first_append(
-        &self,
-        name: &str,
-        partition: Option<u32>,
-        payload: &Payload<'_>,
-        now: Now,
-    ) -> Result<(), ApiError> {
-        let partitions = self.in_force(None).partitions();
-        if let Some(number) = partition.filter(|&number| number >= partitions) {
-            return Err(ApiError::new(
-                ErrorCode::UnknownPartition,
-                format!(
-                    "{name}/{number} does not exist; a new topic gets {partitions} partitions (num.partitions), CREATE {name} partitions=<n> makes more"
-                ),
-            ));
-        }
-        let config = self.in_force(None).log_config();
-        let number = partition.unwrap_or(0);
-        let refuse = |error: Error| errors::of_partition(&error, name, number);
-        match payload {
-            Payload::Record {
-                timestamp,
-                key,
-                value,
-                headers,
-            } => {
-                let timestamp = timestamp.unwrap_or(now.wall_ms);
-                let record = Record {
-                    timestamp,
-                    key: *key,
-                    value: *value,
-                    headers,
-                };
-                check_record(&record, &config, now).map_err(refuse)
-            }
-            Payload::Batch(batch) => {
-                if partition.is_none() && batch.has_key && partitions > 1 {
-                    return Err(errors::ambiguous_partition(name, partitions));
-                }
-                let mut records = batch.records(now.wall_ms);
-                records
-                    .try_for_each(|record| check_record(&record, &config, now))
-                    .map_err(refuse)
-            }
-        }
-    }
-
-    /// CREATE.
-    pub(super) fn create_topic(
-        &mut self,
-        name: &[u8],
-        partitions: Option<u32>,
-        configs: &[(&str, &str)],
-        now: Now,
-    ) -> Result<(), ApiError> {
-        let name = check_own_name(name)?;
-        if self.topics.find(name.as_bytes()).is_some() {
-            return Err(ApiError::new(
-                ErrorCode::TopicExists,
-                format!("topic {name} is there already; DESCRIBE {name} shows it"),
-            ));
-        }
-        let overrides = Overrides::of_topic(configs.iter().copied())?;
-        let partitions = partitions.unwrap_or_else(|| self.in_force(None).partitions());
-        self.create(name, partitions, overrides, now).map(|_| ())
-    }
-
-    fn create(
-        &mut self,
-        name: &str,
-        partitions: u32,
-        overrides: Overrides,
-        now: Now,
-    ) -> Result<TopicId, ApiError> {
-        self.check_limits(name, partitions)?;
-        self.finish_deletion(name)?;
-        let configs = overrides
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let file = TopicFile {
-            name: name.to_owned(),
-            partitions,
-            configs,
-        };
-        self.data_dir
-            .create_topic(&file)
-            .map_err(|error| match error {
-                CreateError::Stranger(_) => ApiError::new(ErrorCode::Storage, error.to_string()),
-                CreateError::Storage(error) => errors::of_system(&error),
-            })?;
-        let opened = self.open_topic(
-            name,
-            partitions,
-            overrides,
-            StartFrom { is_clean: true },
-            now,
-        );
-        if opened.is_err() {
-            // A topic that cannot be opened must not come up at the next start either.
-            if let Err(error) = self.data_dir.delete_topic(name) {
-                log::warn!(
-                    "topic={name} was not created, and its files could not be removed: {error}"
-                );
-            }
-        }
-        let id = opened.map_err(|error| errors::of_system(&error))?;
-        log::info!("created topic={name} partitions={partitions}");
-        Ok(id)
-    }
-
-    fn check_limits(&self, name: &str, partitions: u32) -> Result<(), ApiError> {
-        let refuse = |words: String| Err(ApiError::new(ErrorCode::BadArgument, words));
-        if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return refuse(format!(
-                "{name} cannot have {partitions} partitions; 1 to {PARTITIONS_MAX} are possible"
-            ));
-        }
-        let max_topics = self.settings.max_topics;
-        if self.topics.len() >= usize::try_from(max_topics).unwrap_or(usize::MAX) {
-            return refuse(format!(
-                "{name} would be one topic too many: --max-topics is {max_topics}; delete one or start with more"
-            ));
-        }
-        let max_partitions = self.settings.max_partitions;
-        let left = max_partitions.saturating_sub(self.partitions.len());
-        if partitions > left {
-            return refuse(format!(
-                "{name} with partitions={partitions} would be too many: --max-partitions is {max_partitions}, {left} are left"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Opens all logs of a topic whose directories are there, and registers it. On an error nothing is registered.
-    pub(super) fn open_topic(
-        &mut self,
-        name: &str,
-        partitions: u32,
-        overrides: Overrides,
-        start: StartFrom,
-        now: Now,
-    ) -> Result<TopicId, Error> {
-        let in_force = self.in_force(Some(&overrides));
-        let (config, flush) = (in_force.log_config(), FlushRule::new(in_force));
-        let mut logs = Vec::new();
-        for number in 0..partitions {
-            let root = &self.settings.data_dir;
-            let (log, report) = Log::open(
-                &self.context,
-                root,
-                name,
-                number,
-                config,
-                start,
-                now.wall_ms,
-            )?;
-            self.stats.corrupt_records += report.damaged;
-            logs.push(log);
-        }
-        let topic = Topic {
-            name: name.into(),
-            overrides,
-            partitions: Vec::new(),
-            sticky: Sticky::default(),
-            flush,
-        };
-        let id = self.topics.insert(topic);
-        let keys = (0..)
-            .zip(logs)
-            .map(|(number, log)| self.partitions.insert(Partition::new(log, id, number)));
-        let keys = keys.collect();
-        if let Some(topic) = self.topics.get_mut(id) {
-            topic.partitions = keys;
-        }
-        Ok(id)
-    }
-
-    /// DELETE. From the moment that the deletion is marked on the disk the topic is gone, whatever fails later.
-    pub(super) fn delete_topic(&mut self, name: &[u8]) -> Result<(), ApiError> {
-        check_own_name(name)?;
-        let id = self.find_topic(name)?;
-        let Some(topic) = self.topics.get(id) else {
-            return Err(errors::unknown_topic(name));
-        };
-        let name = topic.name.to_string();
-        let deletion = self
-            .data_dir
-            .mark_deleted(&name)
-            .map_err(|error| errors::of_system(&error))?;
-        let mut big_files = Vec::new();
-        for number in 0..topic.partition_count() {
-            let directory = self.data_dir.partition_dir(&name, number);
-            self.deletions
-                .unlink_big_logs(&self.fs, &directory, &mut big_files);
-        }
-        self.last = None;
-        let keys = self
-            .topics
-            .remove(id)
-            .map(|topic| topic.partitions)
-            .unwrap_or_default();
-        let ranges = keys
-            .into_iter()
-            .filter_map(|key| self.drop_partition(key, &name));
-        let ranges = ranges.collect();
-        self.deletions.add(big_files, ranges);
-        if let Err(error) = self.remove_files(deletion) {
-            log::warn!(
-                "topic={name} is deleted, but files of it remain until the next start: {error}"
-            );
-        }
-        log::info!("deleted topic={name}");
-        Ok(())
-    }
-
-    /// The rest of a deletion, in one go: what is big has lost its name already. Where it fails, it can be tried again.
-    fn remove_files(&mut self, mut deletion: Deletion) -> Result<(), Error> {
-        loop {
-            match self.data_dir.delete_step(&mut deletion) {
-                Ok(false) => {}
-                Ok(true) => return Ok(()),
-                Err(error) => {
-                    self.unfinished_deletions.push(deletion);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Forgets a partition of a deleted topic: its appends of this turn get their verdict, its readers an error. What
-    /// was given out of its files is returned.
-    fn drop_partition(&mut self, key: PartitionKey, topic: &str) -> Option<Ranges> {
-        let partition = self.partitions.remove(key)?;
-        if let Some(due) = partition.sync_due {
-            self.syncs.remove(&(due, key));
-        }
-        // They were appended, and then deleted with all others: nothing is left to be synced for them.
-        let verdict = match partition.failure {
-            None => Verdict {
-                good_below: i64::MAX,
-                error: None,
-            },
-            Some(failure) => Verdict {
-                good_below: failure.good_below,
-                error: Some(failure.error),
-            },
-        };
-        self.partitions.decide(key, verdict);
-        self.delayed.end(key, &errors::topic_deleted(topic));
-        Some(partition.ranges)
-    }
-
-    /// Finishes a deletion of that name that failed half-way, so that the name is free.
-    fn finish_deletion(&mut self, name: &str) -> Result<(), ApiError> {
-        let place = self
-            .unfinished_deletions
-            .iter()
-            .position(|deletion| deletion.topic() == name);
-        match place.map(|place| self.unfinished_deletions.swap_remove(place)) {
-            Some(deletion) => self
-                .remove_files(deletion)
-                .map_err(|error| errors::of_system(&error)),
-            None => Ok(()),
-        }
-    }
-
     /// TOPICS.
     pub(super) fn list_topics(&self) -> Response {
         let info = |topic: &Topic| {
@@ -588,25 +325,4 @@ impl<F: Fs> Broker<F> {
             .count(records, u64::try_from(bytes).unwrap_or(u64::MAX));
         Ok(number)
     }
-}
-
-/// What [`Log::append`] would refuse of a record whatever the log holds.
-fn check_record(record: &Record<'_>, config: &LogConfig, now: Now) -> Result<(), Error> {
-    let bytes = record.payload_bytes();
-    let max = usize::try_from(config.max_message_bytes).unwrap_or(usize::MAX);
-    if bytes > max {
-        return Err(Error::TooLarge { bytes, max });
-    }
-    config
-        .record_version
-        .encoded_len(record)
-        .map_err(Error::Unstorable)?;
-    let latest = now.wall_ms.saturating_add(config.timestamp_after_max_ms);
-    if config.timestamp_type == TimestampType::CreateTime && record.timestamp > latest {
-        return Err(Error::FutureTimestamp {
-            timestamp: record.timestamp,
-            latest,
-        });
-    }
-    Ok(())
 }
