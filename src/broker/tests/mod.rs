@@ -9,6 +9,7 @@
 mod appends;
 mod durability;
 mod readers;
+mod sim;
 mod start;
 mod topics;
 

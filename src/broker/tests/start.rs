@@ -162,11 +162,11 @@ fn start_costs() {
     let mut stage = |what: &'static str, work: &mut dyn FnMut()| {
         let started = clock.now().mono;
         work();
-        stages.push((what, clock.now().mono - started));
+        stages.push((what, clock.now().mono.saturating_sub(started)));
     };
     let mut broker = Some(broker);
     stage("stop", &mut || {
-        broker.take().unwrap().close(&clock).unwrap()
+        broker.take().unwrap().close(&clock).unwrap();
     });
     stage("start after a clean stop", &mut || broker = Some(open()));
     broker = None;
