@@ -184,13 +184,14 @@ impl<W: Write> Dump<W> {
                     path.display()
                 )));
             }
-            faults = choose(segment.check(&DiskFs, &pause, &mut |_| Ok(()))?);
-            if !faults.is_empty() && segment.upper.is_none() {
-                // A broker writes a log and its indexes one after another.
+            let mut summary = segment.check(&DiskFs, &pause, &mut |_| Ok(()))?;
+            if summary.has_faults() {
+                // A broker writes a log and its indexes one after another, and may be between the two.
                 pause();
-                let again = choose(segment.check(&DiskFs, &pause, &mut |_| Ok(()))?);
-                faults.retain(|fault| again.contains(fault));
+                let segment = Segment::of_file(&DiskFs, path)?;
+                summary.keep_faults_of(&segment.check(&DiskFs, &pause, &mut |_| Ok(()))?);
             }
+            faults = choose(summary);
         }
         for fault in &faults {
             self.line.clear();

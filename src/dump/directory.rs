@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::fs::{Fs, read_file};
 use crate::storage::data_dir::{FORMAT, is_topic_name, parse_partition_dir, partition_dir_name};
@@ -271,7 +271,9 @@ impl<F: Fs> Check<'_, F> {
             Err(error) => return Err(Error::read(&dir)(error)),
         };
         self.totals.partitions += 1;
-        let torn = self.torn(&dir)?;
+        let marks = Marks::of(self.fs, &dir)?;
+        let mut may_have_gaps = marks.was_cleaned || self.may_have_gaps(topic);
+        let mut lost = Vec::new();
         for (number, &base) in bases.iter().enumerate() {
             let upper = bases.get(number + 1).copied();
             let path = segment_file(&dir, base, "log");
@@ -283,18 +285,27 @@ impl<F: Fs> Check<'_, F> {
             let Some(summary) = self.segment((topic, partition), &segment)? else {
                 continue;
             };
+            may_have_gaps |= summary.has_gaps;
             let end = match upper {
-                Some(upper) if torn.contains(&base) || !self.may_have_gaps(topic) => Some(upper),
-                Some(_) => None,
+                Some(upper) => Some(upper),
                 None => recovery_point.filter(|_| !summary.is_end_damaged),
             };
             if let Some(next_offset) = end.filter(|end| *end > summary.end_offset) {
                 let (offset, position) = (summary.end_offset, summary.bytes);
-                let what = What::Lost {
-                    offset,
-                    position,
-                    next_offset,
-                };
+                let is_sure = upper.is_none() || marks.torn.contains(&base);
+                lost.push((
+                    base,
+                    is_sure,
+                    What::Lost {
+                        offset,
+                        position,
+                        next_offset,
+                    },
+                ));
+            }
+        }
+        for (base, is_sure, what) in lost {
+            if is_sure || !may_have_gaps {
                 self.found(
                     Some((topic, Some(partition))),
                     &format!("{base:020}.log"),
@@ -323,76 +334,101 @@ impl<F: Fs> Check<'_, F> {
         }
     }
 
-    fn torn(&self, dir: &Path) -> Result<BTreeSet<i64>, Error> {
-        let entries = self.fs.read_dir(dir).map_err(Error::read(dir))?;
-        Ok(entries
-            .iter()
-            .filter_map(|entry| match file_kind(&entry.name.to_string_lossy()) {
-                FileKind::Torn(base) => Some(base),
-                FileKind::Log(_)
-                | FileKind::Index(_)
-                | FileKind::TimeIndex(_)
-                | FileKind::AppendTimes
-                | FileKind::Cleaned
-                | FileKind::Replace(_)
-                | FileKind::Leftover
-                | FileKind::Unknown => None,
-            })
-            .collect())
-    }
-
     /// Checks a segment; `None` where it has gone since the directory was read.
     fn segment(
         &mut self,
         (topic, partition): (&str, u32),
         segment: &Segment,
     ) -> Result<Option<Summary>, Error> {
-        let name = |path: &PathBuf| {
-            path.file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default()
+        let Some((mut damages, mut summary)) = self.look(segment)? else {
+            return Ok(None);
         };
-        let mut damages = Vec::new();
-        let mut sink = |event: Event<'_>| {
-            if let Event::Damage { damage, .. } = event {
-                damages.push(damage);
-            }
-            Ok(())
-        };
-        let mut summary = match segment.check(self.fs, self.pause, &mut sink) {
-            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
-            summary => summary?,
-        };
-        // A broker writes a log and its indexes one after another: what is wrong only for a moment is not wrong.
-        let has_faults = !summary.offset_faults.is_empty() || !summary.time_faults.is_empty();
-        if has_faults && segment.upper.is_none() {
+        // A broker writes a log and its indexes one after another, rolls, trims and cleans: what is wrong only for a moment is not
+        // wrong.
+        if !damages.is_empty() || summary.has_faults() {
             (self.pause)();
-            let again = segment.check(self.fs, self.pause, &mut |_| Ok(()))?;
-            summary
-                .offset_faults
-                .retain(|fault| again.offset_faults.contains(fault));
-            summary
-                .time_faults
-                .retain(|fault| again.time_faults.contains(fault));
+            let Some((still, again)) = self.look(&Segment::of_file(self.fs, &segment.path)?)?
+            else {
+                return Ok(None);
+            };
+            damages = still;
+            summary.keep_faults_of(&again);
+            summary = Summary {
+                offset_faults: summary.offset_faults,
+                time_faults: summary.time_faults,
+                ..again
+            };
         }
         self.totals.segments += 1;
         self.totals.records += summary.records;
         self.totals.bytes += summary.bytes;
         let place = Some((topic, Some(partition)));
         for damage in damages {
-            self.found(place, &name(&segment.path), What::Damage(damage))?;
+            self.found(place, &file_name(&segment.path), What::Damage(damage))?;
         }
-        let index = segment.path.with_extension("index");
-        for fault in &summary.offset_faults {
-            self.found(place, &name(&index), What::Row(fault.clone()))?;
-        }
-        let time = segment.path.with_extension("timeindex");
-        for fault in &summary.time_faults {
-            self.found(place, &name(&time), What::Row(fault.clone()))?;
+        let faults = [
+            ("index", &summary.offset_faults),
+            ("timeindex", &summary.time_faults),
+        ];
+        for (suffix, faults) in faults {
+            let file = file_name(&segment.path.with_extension(suffix));
+            for fault in faults {
+                self.found(place, &file, What::Row(fault.clone()))?;
+            }
         }
         Ok(Some(summary))
+    }
+
+    fn look(&self, segment: &Segment) -> Result<Option<(Vec<Damage>, Summary)>, Error> {
+        let mut damages = Vec::new();
+        let checked = segment.check(self.fs, self.pause, &mut |event| {
+            if let Event::Damage { damage, .. } = event {
+                damages.push(damage);
+            }
+            Ok(())
+        });
+        match checked {
+            Ok(summary) => Ok(Some((damages, summary))),
+            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// What the other files of a partition's directory tell.
+#[derive(Debug, Default)]
+struct Marks {
+    /// Segments that a `.torn` file stands beside.
+    torn: BTreeSet<i64>,
+    /// Whether compaction was here.
+    was_cleaned: bool,
+}
+
+impl Marks {
+    fn of<F: Fs>(fs: &F, dir: &Path) -> Result<Self, Error> {
+        let mut marks = Self::default();
+        for entry in fs.read_dir(dir).map_err(Error::read(dir))? {
+            match file_kind(&entry.name.to_string_lossy()) {
+                FileKind::Torn(base) => {
+                    marks.torn.insert(base);
+                }
+                FileKind::Cleaned => marks.was_cleaned = true,
+                FileKind::Log(_)
+                | FileKind::Index(_)
+                | FileKind::TimeIndex(_)
+                | FileKind::AppendTimes
+                | FileKind::Replace(_)
+                | FileKind::Leftover
+                | FileKind::Unknown => {}
+            }
+        }
+        Ok(marks)
     }
 }
 

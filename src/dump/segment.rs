@@ -82,10 +82,28 @@ pub struct Summary {
     pub is_end_damaged: bool,
     /// Damaged entries and stretches.
     pub damaged: u64,
+    /// Whether offsets are missing between two entries, as compaction leaves it.
+    pub has_gaps: bool,
     /// Faults of the offset index.
     pub offset_faults: Vec<RowFault>,
     /// Faults of the time index.
     pub time_faults: Vec<RowFault>,
+}
+
+impl Summary {
+    /// Whether anything is wrong with an index.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        !(self.offset_faults.is_empty() && self.time_faults.is_empty())
+    }
+
+    /// Drops the faults that another look did not find.
+    pub fn keep_faults_of(&mut self, again: &Self) {
+        self.offset_faults
+            .retain(|fault| again.offset_faults.contains(fault));
+        self.time_faults
+            .retain(|fault| again.time_faults.contains(fault));
+    }
 }
 
 /// An index's rows; `Ok(None)` where there is no such file.
@@ -166,6 +184,7 @@ impl Segment {
                 Step::End => break,
                 Step::Entry { position, head } => {
                     summary.records += 1;
+                    summary.has_gaps |= head.first_offset > start;
                     checks.entry(position, &head);
                     let bytes = window.slice(position, u64::from(head.length));
                     let bytes = bytes.map_err(Error::read(&self.path))?;
@@ -300,7 +319,8 @@ impl Segment {
         Ok(summary)
     }
 
-    /// Tells the entries of a damaged stretch apart as far as their frames hold; says how many parts there were.
+    /// Tells the entries of a damaged stretch apart as far as their frames hold; says how many parts there were. Their offsets are counted
+    /// on, since nothing that a damaged entry says of itself can be trusted.
     fn report(
         &self,
         window: &mut Window<'_>,
@@ -325,14 +345,6 @@ impl Segment {
                 _ => None,
             };
             let next_position = part.map_or(stretch.next_position, |(_, end)| end);
-            if let Some((head, _)) = part
-                && head.first_offset >= offset
-                && stretch
-                    .next_offset
-                    .is_none_or(|next| head.first_offset < next)
-            {
-                offset = head.first_offset;
-            }
             let is_last = next_position == stretch.next_position;
             let damage = Damage {
                 offset,

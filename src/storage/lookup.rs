@@ -87,7 +87,7 @@ impl<F: Fs> View<'_, F> {
         let relative = u32::try_from(offset - self.bounds.base).unwrap_or(u32::MAX);
         let (above, probes) = self.index.partition_point(|row| row.relative <= relative);
         let mut trail = Trail::default();
-        let start = self.start(window, above, probes, &mut trail)?;
+        let start = self.start(window, above, relative, probes, &mut trail)?;
         if let Some(found) = self.scan(window, start, offset, &mut trail)? {
             return Ok((found, trail));
         }
@@ -96,11 +96,13 @@ impl<F: Fs> View<'_, F> {
     }
 
     /// The entry that the scan starts at: that of the last row before number `above` that is met, or the segment's first.
-    /// Gives its position and the lowest offset it may have.
+    /// Gives its position and the lowest offset it may have. A row beyond `relative` is passed over: garbage among the rows may have led the
+    /// search astray.
     fn start(
         &self,
         window: &mut Window<'_>,
         above: usize,
+        relative: u32,
         probes: u32,
         trail: &mut Trail,
     ) -> io::Result<(u64, i64)> {
@@ -111,6 +113,7 @@ impl<F: Fs> View<'_, F> {
             let position = u64::from(row.position);
             let offset = self.bounds.base + i64::from(row.relative);
             let is_met = position < self.limit
+                && row.relative <= relative
                 && self
                     .bounds
                     .good_head(window, position, self.bounds.base)?
@@ -250,7 +253,7 @@ impl<F: Fs> View<'_, F> {
     /// The offset after the segment's last good entry, found from its last index row that is met.
     pub(super) fn end_offset(&self, window: &mut Window<'_>) -> io::Result<i64> {
         let mut trail = Trail::default();
-        let (start, expected) = self.start(window, self.index.len(), 0, &mut trail)?;
+        let (start, expected) = self.start(window, self.index.len(), u32::MAX, 0, &mut trail)?;
         let mut walk = Walk::new(self.bounds, start, expected);
         let mut end = self.bounds.base;
         loop {
@@ -376,7 +379,7 @@ impl<F: Fs> Log<F> {
 
     /// Rebuilds the indexes of a sealed segment that misled a lookup, and has the next lookup open them anew.
     /// Says whether it did; a segment's are rebuilt once.
-    fn mend_index(&mut self, base: i64) -> bool {
+    pub(super) fn mend_index(&mut self, base: i64) -> bool {
         if base == self.active.base || !self.mended.insert(base) {
             return false;
         }

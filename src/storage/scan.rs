@@ -16,6 +16,9 @@ use super::time_index::{TimeIndex, TimeRow};
 use super::walk::{Bounds, Step, Walk, detect_layout};
 use super::window::Window;
 
+/// Bytes that a look at one place reads at once.
+const LOOK_CHUNK_BYTES: usize = 8 * 1024;
+
 /// What is scanned, and how.
 pub(super) struct Scan<'s, F: Fs> {
     pub(super) fs: &'s F,
@@ -78,7 +81,8 @@ impl<F: Fs> Scan<'_, F> {
             Some(index) => index,
             None => &no_rows,
         };
-        let mut window = Window::new(log, self.name.size, SCAN_CHUNK_BYTES, Vec::new());
+        // Looks into places that are far apart; the walk reads ahead through another.
+        let mut window = Window::new(log, self.name.size, LOOK_CHUNK_BYTES, Vec::new());
         let (base, upper) = (self.name.base, self.name.upper);
         let layout = detect_layout(&mut window, base, upper, rows)?.unwrap_or(self.new_layout);
         let bounds = Bounds {
@@ -94,7 +98,13 @@ impl<F: Fs> Scan<'_, F> {
         if let (Some(index), Some(row)) = (&index, start.row) {
             builder = prepare_times(&bounds, index, time.as_ref(), row, &mut start, &mut window)?;
         }
-        self.walk(bounds, rows, start, builder, &mut window)
+        let first = window.head(layout, 0)?.ok();
+        let looked = window.read_bytes();
+        let mut window = Window::new(log, self.name.size, SCAN_CHUNK_BYTES, window.into_buffer());
+        let mut scanned = self.walk(bounds, rows, start, builder, &mut window)?;
+        scanned.first_timestamp = first.map(|head| head.max_timestamp);
+        scanned.read_bytes = looked + window.read_bytes();
+        Ok(scanned)
     }
 
     /// The last row at or below the recovery point, among those that rise, that meets its entry.
@@ -146,10 +156,7 @@ impl<F: Fs> Scan<'_, F> {
             cut_end: 0,
             damaged: Vec::new(),
             has_damage_to_keep: false,
-            first_timestamp: window
-                .head(bounds.layout, 0)?
-                .ok()
-                .map(|head| head.max_timestamp),
+            first_timestamp: None,
             max_timestamp: None,
             read_bytes: 0,
             offset_rows_kept: start.offset_rows,
@@ -202,7 +209,6 @@ impl<F: Fs> Scan<'_, F> {
             scanned.builder.note_time();
         }
         scanned.max_timestamp = scanned.builder.max_timestamp;
-        scanned.read_bytes = window.read_bytes();
         Ok(scanned)
     }
 }
@@ -237,7 +243,7 @@ fn prepare_times<F: File>(
         let last = kept
             .checked_sub(1)
             .and_then(|number| time.and_then(|time| time.get(number)));
-        if let Some(builder) = times_between(bounds, index, last, row, window)? {
+        if let Some(builder) = times_between(bounds, index, start.offset_rows, last, row, window)? {
             start.time_rows = kept;
             start.time_row = last;
             return Ok(builder);
@@ -250,12 +256,18 @@ fn prepare_times<F: File>(
 fn times_between<F: File>(
     bounds: &Bounds,
     index: &OffsetIndex<F>,
+    rows: usize,
     last: Option<TimeRow>,
     row: OffsetRow,
     window: &mut Window<'_>,
 ) -> io::Result<Option<RowBuilder>> {
-    let below = |last: TimeRow| index.partition_point(|row| row.relative <= last.relative).0;
-    let mut number = last.map_or(0, |last| below(last).saturating_sub(1));
+    // Only the rows that rise up to `row` say anything: unused ones of zeros may follow.
+    let stands_before = |number: &usize| {
+        let relative = index.get(*number).map(|row| row.relative);
+        last.zip(relative)
+            .is_some_and(|(last, relative)| relative <= last.relative)
+    };
+    let mut number = (0..rows).rev().find(stands_before).unwrap_or(0);
     let mut position = index.get(number).map_or(0, |row| u64::from(row.position));
     if number == 0 {
         position = 0;

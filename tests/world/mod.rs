@@ -1,6 +1,12 @@
 //! What the tests of the engine share: a data directory in memory with one partition, and its records as owned values.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic_in_result_fn,
+    reason = "each test uses a part of it, and may panic"
+)]
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
