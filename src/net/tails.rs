@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::api::{ConnectionId, Now, PartitionKey, TailEvent};
 use crate::broker::{Broker, Resumed};
 use crate::fs::Fs;
+use crate::protocol::Codec;
 
 use super::connection::{Connection, Stage};
 use super::table::Table;
