@@ -91,6 +91,15 @@ pub fn set_keepalive(socket: BorrowedFd<'_>, after_secs: u32) -> io::Result<()> 
     )
 }
 
+/// Lets so many connections wait until they are accepted, on a socket that listens already; the system caps it at its own limit.
+///
+/// # Errors
+/// What the system says.
+pub fn set_listen_backlog(socket: BorrowedFd<'_>, connections: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed, so open; the call touches no memory of ours.
+    checked(unsafe { libc::listen(socket.as_raw_fd(), connections) })
+}
+
 /// Keepalive probes that may stay without an answer.
 const PROBES: i32 = 5;
 

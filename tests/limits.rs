@@ -231,7 +231,7 @@ fn ten_thousand_idle_connections_take_less_than_100_mib() {
         println!("skipped: the limit of file descriptors is {limit}");
         return;
     }
-    let (_dir, server) = start(&[]);
+    let (_dir, server) = start(&["--fsync", "never"]);
     let mut clients = Vec::new();
     for n in 0..count {
         let mut stream = TcpStream::connect(server.address).unwrap();

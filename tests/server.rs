@@ -499,9 +499,8 @@ fn produce_until_killed(server: Server, mut acknowledged: usize, more: usize) ->
     let writing = std::thread::spawn(move || {
         let mut n = start;
         loop {
-            let mut batch = String::new();
-            (n..n + 100).for_each(|n| batch += &format!("PUT t value {n}\n"));
-            if writer.write_all(batch.as_bytes()).is_err() {
+            let lines: Vec<String> = (n..n + 100).map(|n| format!("PUT t value {n}\n")).collect();
+            if writer.write_all(lines.concat().as_bytes()).is_err() {
                 return;
             }
             n += 100;

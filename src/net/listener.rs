@@ -19,6 +19,9 @@ const ACCEPTS_PER_TURN: u64 = 64;
 /// its partitions, a text file that is replaced needs one for itself and one for its directory.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
+/// How many may wait to be let in. Where more come at once, the system drops what they send, and they try again after a second.
+const WAITING_MAX: i32 = 4096;
+
 /// How long accepting pauses when it has failed or descriptors have run short, unless a connection closes before.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,7 +39,12 @@ pub fn bind(listen: &str) -> Result<TcpListener, String> {
     let mut failure = format!("--listen {listen}: the name has no address");
     for address in addresses {
         match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
+            Ok(listener) => {
+                if let Err(e) = sys::set_listen_backlog(listener.as_fd(), WAITING_MAX) {
+                    log::warn!("few connections may wait to be accepted: {e}");
+                }
+                return Ok(listener);
+            }
             Err(e) => failure = bind_failure(address, &e),
         }
     }
