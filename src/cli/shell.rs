@@ -52,7 +52,8 @@ Examples:
 /// The broker cannot be reached, or the connection is lost.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let client = Client::connect(&args.connect)?;
-    let is_interactive = args.commands.is_empty() && io::stdin().is_terminal();
+    let mut source = Source::of(args)?;
+    // Behind the editor, which takes Ctrl-C for itself when it is made.
     let interrupt =
         Interrupt::new().map_err(|e| Failure::Failed(format!("cannot catch Ctrl-C: {e}")))?;
     let mut shell = Shell {
@@ -62,19 +63,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         is_terminal: io::stdout().is_terminal(),
         had_error: false,
     };
+    let is_interactive = matches!(source, Source::Editor(..));
     let done = if is_interactive {
-        shell.interact(&args.connect)
-    } else if args.commands.is_empty() {
-        shell.lines(&mut Source::Stdin(Stdin::default()))
+        shell.interact(&mut source, &args.connect)
     } else {
-        let lines = args.commands.iter().flat_map(|command| {
-            let bytes = command.clone().into_vec();
-            bytes
-                .split(|byte| *byte == b'\n')
-                .map(<[u8]>::to_vec)
-                .collect::<Vec<_>>()
-        });
-        shell.lines(&mut Source::Arguments(lines.collect()))
+        shell.lines(&mut source)
     };
     match done {
         Err(Stop::Failed(failure)) => Err(failure),
@@ -124,6 +117,24 @@ enum Source {
 }
 
 impl Source {
+    /// Where the arguments say.
+    fn of(args: &Args) -> Result<Self, Failure> {
+        if !args.commands.is_empty() {
+            let lines = args.commands.iter().flat_map(|command| {
+                let bytes = command.clone().into_vec();
+                let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec);
+                lines.collect::<Vec<_>>()
+            });
+            return Ok(Self::Arguments(lines.collect()));
+        }
+        if !io::stdin().is_terminal() {
+            return Ok(Self::Stdin(Stdin::default()));
+        }
+        let editor = DefaultEditor::new()
+            .map_err(|e| Failure::Failed(format!("cannot use the terminal: {e}")))?;
+        Ok(Self::Editor(Box::new(editor), Stdin::default()))
+    }
+
     /// The next line; `None` at the end.
     fn next(&mut self, prompt: &str) -> Result<Option<Vec<u8>>, Stop> {
         match self {
@@ -136,7 +147,7 @@ impl Source {
                         let _ = editor.add_history_entry(line.as_str());
                         return Ok(Some(line.into_bytes()));
                     }
-                    Err(ReadlineError::Interrupted) => {}
+                    Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => {}
                     Err(ReadlineError::Eof) => return Ok(None),
                     Err(error) => {
                         return Err(
@@ -176,20 +187,17 @@ enum Next {
 }
 
 impl<W: Write> Shell<W> {
-    fn interact(&mut self, address: &str) -> Result<(), Stop> {
-        let editor = DefaultEditor::new()
-            .map_err(|e| Failure::Failed(format!("cannot use the terminal: {e}")))?;
-        let mut source = Source::Editor(Box::new(editor), Stdin::default());
+    fn interact(&mut self, source: &mut Source, address: &str) -> Result<(), Stop> {
         let history = history_file();
-        if let (Source::Editor(editor, _), Some(path)) = (&mut source, &history) {
+        if let (Source::Editor(editor, _), Some(path)) = (&mut *source, &history) {
             // A missing history is an empty one.
             let _ = editor.load_history(path);
         }
         println_quietly(&format!(
             "{address}: HELP lists the verbs, HELP <verb> says more, Ctrl-D ends"
         ));
-        let done = self.lines(&mut source);
-        if let (Source::Editor(editor, _), Some(path)) = (&mut source, &history) {
+        let done = self.lines(source);
+        if let (Source::Editor(editor, _), Some(path)) = (&mut *source, &history) {
             let kept = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             if let Err(error) = kept
                 .map_err(ReadlineError::from)
@@ -205,12 +213,21 @@ impl<W: Write> Shell<W> {
     }
 
     fn lines(&mut self, source: &mut Source) -> Result<(), Stop> {
-        while let Some(line) = source.next("mini-broker> ")? {
+        while let Some(line) = self.next(source, "mini-broker> ")? {
             if self.line(&line, source)? == Next::End {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The next line. While the editor has the terminal, an interrupt is its business: ending the process would leave the terminal
+    /// without echo.
+    fn next(&mut self, source: &mut Source, prompt: &str) -> Result<Option<Vec<u8>>, Stop> {
+        self.interrupt.set_caught(matches!(source, Source::Editor(..)));
+        let line = source.next(prompt);
+        self.interrupt.set_caught(false);
+        line
     }
 
     /// Sends a line, with its payload where it has one, and prints the reply.
@@ -270,7 +287,7 @@ impl<W: Write> Shell<W> {
         let mut payload = Vec::new();
         let mut has_line = false;
         while !has_line || (payload.len() as u64) < bytes {
-            let Some(line) = source.next("payload> ")? else {
+            let Some(line) = self.next(source, "payload> ")? else {
                 break;
             };
             if has_line {

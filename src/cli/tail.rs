@@ -107,9 +107,10 @@ pub(super) fn follow(
         .stream
         .set_nonblocking(true)
         .map_err(|e| client.failure(&e))?;
-    interrupt.is_caught(true);
+    interrupt.clear();
+    interrupt.set_caught(true);
     let watched = watch(client, are_values, &mut terminal, interrupt, out);
-    interrupt.is_caught(false);
+    interrupt.set_caught(false);
     client
         .stream
         .set_nonblocking(false)
@@ -186,8 +187,6 @@ fn watch(
             result => result.map_err(failed)?,
         }
         if events.iter().any(|event| event.token() == SIGNAL) {
-            // The one byte; the next tail waits for another.
-            let _ = (&interrupt.receiver).read(&mut [0; 16]);
             return Ok(Seen::Enough { is_quit: false });
         }
         if events.iter().any(|event| event.token() == STDIN)
@@ -286,7 +285,14 @@ impl Interrupt {
         Ok(Self { receiver, ends })
     }
 
-    fn is_caught(&self, caught: bool) {
+    /// Says whether Ctrl-C is caught, or ends the process.
+    pub(super) fn set_caught(&self, caught: bool) {
         self.ends.store(!caught, Ordering::Relaxed);
+    }
+
+    /// Forgets what was caught.
+    fn clear(&self) {
+        // The receiver does not block; a full buffer of interrupts is as good as one.
+        let _ = (&self.receiver).read(&mut [0; 64]);
     }
 }
