@@ -10,6 +10,7 @@
 
 pub mod directory;
 pub mod flat;
+mod index_check;
 pub mod print;
 pub mod rows;
 pub mod segment;

@@ -3,15 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::format::{DecodeError, EntryHead, Layout};
+use crate::format::{DecodeError, EntryHead, LAYOUT_BYTES, Layout};
 use crate::fs::{File, Fs, OpenMode};
 use crate::record::StoredRecord;
+use crate::storage::OffsetRow;
 use crate::storage::names::{FileKind, file_kind, segment_file};
 use crate::storage::walk::{Bounds, Step, Walk, detect_layout};
 use crate::storage::window::Window;
-use crate::storage::{OffsetRow, TimeRow};
 
 use super::Error;
+use super::index_check::Checks;
 use super::rows::{RowFault, Rows, offset_rows, time_rows};
 
 /// Bytes of a log read at once.
@@ -97,6 +98,14 @@ impl Summary {
         !(self.offset_faults.is_empty() && self.time_faults.is_empty())
     }
 
+    /// Takes note of damage behind which reading goes on there, if anywhere.
+    fn skip(&mut self, next_offset: Option<i64>) {
+        match next_offset {
+            Some(next) => self.end_offset = next,
+            None => self.is_end_damaged = true,
+        }
+    }
+
     /// Drops the faults that another look did not find.
     pub fn keep_faults_of(&mut self, again: &Self) {
         self.offset_faults
@@ -165,8 +174,8 @@ impl Segment {
         let len = file.len().map_err(Error::read(&self.path))?;
         let no_rows = Vec::new();
         let offset_rows = offsets.as_ref().map_or(&no_rows, |rows| &rows.rows);
-        let mut checks = Checks::new(offsets.as_ref(), times.as_ref(), self.base);
-        let mut summary = Summary {
+        let checks = Checks::new(offsets.as_ref(), times.as_ref(), self.base);
+        let summary = Summary {
             end_offset: self.base.unwrap_or(0),
             ..Summary::default()
         };
@@ -174,61 +183,57 @@ impl Segment {
         let Some(bounds) = self.bounds(&mut window, offset_rows)? else {
             return self.check_without_layout(len, summary, checks, sink);
         };
+        let mut pass = Pass {
+            path: &self.path,
+            bounds,
+            window,
+            checks,
+            summary,
+            sink,
+        };
         let mut walk = Walk::new(bounds, 0, bounds.base);
         loop {
-            let start = walk.expected();
+            let expected = walk.expected();
             match walk
-                .step(&mut window, offset_rows)
+                .step(&mut pass.window, offset_rows)
                 .map_err(Error::read(&self.path))?
             {
                 Step::End => break,
-                Step::Entry { position, head } => {
-                    summary.records += 1;
-                    summary.has_gaps |= head.first_offset > start;
-                    checks.entry(position, &head);
-                    let bytes = window.slice(position, u64::from(head.length));
-                    let bytes = bytes.map_err(Error::read(&self.path))?;
-                    if let Ok((_, stored)) = bounds.layout.decode(bytes) {
-                        sink(Event::Record {
-                            position,
-                            layout: bounds.layout,
-                            stored,
-                        })?;
-                    }
-                    summary.end_offset = walk.expected();
-                    summary.bytes = position + u64::from(head.length);
-                }
+                Step::Entry { position, head } => pass.entry(position, &head, expected)?,
                 Step::Damage {
                     position,
                     next_position,
+                    next_offset,
                     error,
                     ..
                 } => {
-                    let is_cut = self.upper.is_none()
-                        && next_position == window.limit()
+                    let is_torn = self.upper.is_none()
+                        && next_position == pass.window.limit()
                         && matches!(error, DecodeError::Incomplete(_));
-                    if is_cut && self.is_being_written(&file, &bounds, position, start, pause)? {
-                        summary.bytes = position;
+                    if is_torn
+                        && self.is_being_written(&file, &bounds, position, expected, pause)?
+                    {
                         break;
                     }
-                    summary.bytes = next_position;
-                    let stretch = Stretch {
-                        bounds,
+                    let next_offset = Some(next_offset).filter(|next| *next != i64::MAX);
+                    let offset = expected;
+                    pass.damage(Damage {
+                        offset,
                         position,
-                        offset: start,
+                        next_offset,
                         next_position,
-                        next_offset: Some(walk.expected()).filter(|next| *next != i64::MAX),
-                        is_torn: is_cut,
-                    };
-                    checks.damage(position, next_position);
-                    match stretch.next_offset {
-                        Some(next) => summary.end_offset = next,
-                        None => summary.is_end_damaged = true,
-                    }
-                    summary.damaged += self.report(&mut window, &stretch, error, sink)?;
+                        error,
+                        is_torn,
+                    })?;
                 }
             }
         }
+        let Pass {
+            window,
+            checks,
+            mut summary,
+            ..
+        } = pass;
         checks.finish(window.limit(), self.upper.is_none(), &mut summary);
         Ok(summary)
     }
@@ -307,9 +312,10 @@ impl Segment {
                 position: 0,
                 next_offset: self.upper,
                 next_position: len,
-                error: DecodeError::Incomplete(crate::format::LAYOUT_BYTES as u64),
-                is_torn: false,
+                error: DecodeError::Incomplete(LAYOUT_BYTES as u64),
+                is_torn: self.upper.is_none() && len < LAYOUT_BYTES as u64,
             };
+            summary.skip(self.upper);
             sink(Event::Damage {
                 damage,
                 stored: None,
@@ -318,74 +324,84 @@ impl Segment {
         checks.finish(len, self.upper.is_none(), &mut summary);
         Ok(summary)
     }
-
-    /// Tells the entries of a damaged stretch apart as far as their frames hold; says how many parts there were. Their offsets are counted
-    /// on, since nothing that a damaged entry says of itself can be trusted.
-    fn report(
-        &self,
-        window: &mut Window<'_>,
-        stretch: &Stretch,
-        mut error: DecodeError,
-        sink: &mut dyn FnMut(Event<'_>) -> Result<(), Error>,
-    ) -> Result<u64, Error> {
-        let mut parts = 0;
-        let Stretch {
-            bounds,
-            mut position,
-            mut offset,
-            ..
-        } = *stretch;
-        while position < stretch.next_position {
-            let head = window
-                .head(bounds.layout, position)
-                .map_err(Error::read(&self.path))?;
-            let end = head.map(|head| position + u64::from(head.length));
-            let part = match (head, end) {
-                (Ok(head), Ok(end)) if end <= stretch.next_position => Some((head, end)),
-                _ => None,
-            };
-            let next_position = part.map_or(stretch.next_position, |(_, end)| end);
-            let is_last = next_position == stretch.next_position;
-            let damage = Damage {
-                offset,
-                position,
-                next_offset: if is_last {
-                    stretch.next_offset
-                } else {
-                    Some(offset + 1)
-                },
-                next_position,
-                error,
-                is_torn: stretch.is_torn,
-            };
-            let bytes = window.slice(position, part.map_or(0, |(head, _)| u64::from(head.length)));
-            let bytes = bytes.map_err(Error::read(&self.path))?;
-            let stored = bounds
-                .layout
-                .decode_lenient(bytes)
-                .ok()
-                .map(|(_, stored)| stored);
-            sink(Event::Damage { damage, stored })?;
-            parts += 1;
-            position = next_position;
-            offset = offset.saturating_add(1);
-            let next = bounds
-                .good_entry(window, position, offset)
-                .map_err(Error::read(&self.path))?;
-            error = next.err().unwrap_or(error);
-        }
-        Ok(parts)
-    }
 }
 
-/// A stretch that the walk could not read.
-struct Stretch {
+/// A walk through a log, and what is noted on the way.
+struct Pass<'p> {
+    path: &'p Path,
     bounds: Bounds,
-    position: u64,
-    offset: i64,
-    next_position: u64,
-    next_offset: Option<i64>,
-    is_torn: bool,
+    window: Window<'p>,
+    checks: Checks<'p>,
+    summary: Summary,
+    sink: &'p mut dyn FnMut(Event<'_>) -> Result<(), Error>,
+}
+
+impl Pass<'_> {
+    /// A good entry, whose offsets are at least `expected`.
+    fn entry(&mut self, position: u64, head: &EntryHead, expected: i64) -> Result<(), Error> {
+        let layout = self.bounds.layout;
+        self.summary.records += 1;
+        self.summary.has_gaps |= head.first_offset > expected;
+        self.summary.end_offset = head.last_offset.saturating_add(1);
+        self.summary.bytes = position + u64::from(head.length);
+        self.checks.entry(position, head);
+        let bytes = self.window.slice(position, u64::from(head.length));
+        let bytes = bytes.map_err(Error::read(self.path))?;
+        match layout.decode(bytes) {
+            Ok((_, stored)) => (self.sink)(Event::Record {
+                position,
+                layout,
+                stored,
+            }),
+            // The walk has decoded these very bytes.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// A stretch that cannot be read. Its entries are told apart as far as their frames hold; their offsets are counted on, since nothing
+    /// that a damaged entry says of itself can be trusted.
+    fn damage(&mut self, stretch: Damage) -> Result<(), Error> {
+        self.checks.damage(stretch.position, stretch.next_position);
+        self.summary.bytes = stretch.next_position;
+        self.summary.skip(stretch.next_offset);
+        let mut part = stretch;
+        while part.position < stretch.next_position {
+            let layout = self.bounds.layout;
+            let head = self
+                .window
+                .head(layout, part.position)
+                .map_err(Error::read(self.path))?;
+            let len = head
+                .map(|head| u64::from(head.length))
+                .ok()
+                .filter(|len| part.position + len <= stretch.next_position);
+            part.next_position = len.map_or(stretch.next_position, |len| part.position + len);
+            let is_last = part.next_position == stretch.next_position;
+            part.next_offset = if is_last {
+                stretch.next_offset
+            } else {
+                Some(part.offset + 1)
+            };
+            let bytes = self.window.slice(part.position, len.unwrap_or(0));
+            let fields = layout.decode_lenient(bytes.map_err(Error::read(self.path))?);
+            let stored = fields.ok().map(|(_, stored)| stored);
+            (self.sink)(Event::Damage {
+                damage: part,
+                stored,
+            })?;
+            self.summary.damaged += 1;
+            part.position = part.next_position;
+            part.offset = part.offset.saturating_add(1);
+            let next = self
+                .bounds
+                .good_entry(&mut self.window, part.position, part.offset);
+            part.error = next
+                .map_err(Error::read(self.path))?
+                .err()
+                .unwrap_or(part.error);
+        }
+        Ok(())
+    }
 }
 
 /// Base offsets of the logs in a directory, rising.
@@ -417,197 +433,4 @@ fn first_offset(window: &mut Window<'_>) -> std::io::Result<i64> {
         return Ok(0);
     };
     Ok(window.head(layout, 0)?.map_or(0, |head| head.first_offset))
-}
-
-/// Both indexes of a segment, held against its log as the walk goes by.
-struct Checks<'r> {
-    base: i64,
-    offsets: Option<&'r Rows<OffsetRow>>,
-    times: Option<&'r Rows<TimeRow>>,
-    /// Rows that the walk has gone by.
-    offset_row: usize,
-    time_row: usize,
-    entries: u64,
-    /// The largest timestamp so far; unknown below it once there was damage.
-    max_timestamp: Option<i64>,
-    has_damage: bool,
-    offset_faults: Vec<RowFault>,
-    time_faults: Vec<RowFault>,
-}
-
-impl<'r> Checks<'r> {
-    fn new(
-        offsets: Option<&'r Rows<OffsetRow>>,
-        times: Option<&'r Rows<TimeRow>>,
-        base: Option<i64>,
-    ) -> Self {
-        Self {
-            base: base.unwrap_or(0),
-            offsets,
-            times,
-            offset_row: 0,
-            time_row: 0,
-            entries: 0,
-            max_timestamp: None,
-            has_damage: false,
-            offset_faults: offsets.map_or_else(Vec::new, |rows| rows.faults.clone()),
-            time_faults: times.map_or_else(Vec::new, |rows| rows.faults.clone()),
-        }
-    }
-
-    fn entry(&mut self, position: u64, head: &EntryHead) {
-        self.entries += 1;
-        while let Some(row) = self
-            .offsets
-            .and_then(|rows| rows.rows.get(self.offset_row))
-            .copied()
-        {
-            if u64::from(row.position) > position {
-                break;
-            }
-            let names = self.base.saturating_add(i64::from(row.relative));
-            if u64::from(row.position) < position {
-                self.offset_fault(format!(
-                    "points to position {}, where no entry starts",
-                    row.position
-                ));
-            } else if names != head.last_offset {
-                let found = head.last_offset;
-                self.offset_fault(format!(
-                    "names offset {names} for the entry at position {position}, which has offset {found}"
-                ));
-            }
-            self.offset_row += 1;
-        }
-        self.max_timestamp = self.max_timestamp.max(Some(head.max_timestamp));
-        let relative = head.last_offset.saturating_sub(self.base);
-        while let Some(row) = self
-            .times
-            .and_then(|rows| rows.rows.get(self.time_row))
-            .copied()
-        {
-            if i64::from(row.relative) > relative {
-                break;
-            }
-            self.check_time(row, relative, head.max_timestamp);
-            self.time_row += 1;
-        }
-    }
-
-    fn check_time(&mut self, row: TimeRow, relative: i64, timestamp: i64) {
-        let largest = self.max_timestamp.unwrap_or(i64::MIN);
-        if i64::from(row.relative) < relative {
-            if !self.has_damage {
-                let offset = self.base.saturating_add(i64::from(row.relative));
-                self.time_fault(format!("names offset {offset}, which is not there"));
-            }
-        } else if row.timestamp != timestamp {
-            self.time_fault(format!(
-                "has timestamp {}, its record has {timestamp}",
-                row.timestamp
-            ));
-        } else if largest > row.timestamp {
-            self.time_fault(format!(
-                "has timestamp {}, an earlier record has {largest}",
-                row.timestamp
-            ));
-        }
-    }
-
-    /// Rows that point into damage say nothing that could be checked.
-    fn damage(&mut self, position: u64, next_position: u64) {
-        self.has_damage = true;
-        while let Some(row) = self.offsets.and_then(|rows| rows.rows.get(self.offset_row)) {
-            if u64::from(row.position) >= next_position {
-                break;
-            }
-            if u64::from(row.position) < position {
-                self.offset_fault(format!(
-                    "points to position {}, where no entry starts",
-                    row.position
-                ));
-            }
-            self.offset_row += 1;
-        }
-    }
-
-    fn finish(mut self, limit: u64, is_last: bool, summary: &mut Summary) {
-        if self.entries > 0 {
-            self.check_ends(limit, is_last);
-        } else if !self.has_damage && limit == 0 {
-            let rows = self.offsets.map_or(&[][..], |rows| &rows.rows);
-            if rows
-                .iter()
-                .any(|row| row.relative != 0 || row.position != 0)
-            {
-                self.offset_fault("points into a log that is empty".to_owned());
-            }
-        }
-        for faults in [&mut self.offset_faults, &mut self.time_faults] {
-            faults.sort_by_key(|fault| fault.row);
-            // One word on a row is enough.
-            faults.dedup_by_key(|fault| fault.row);
-        }
-        summary.offset_faults = self.offset_faults;
-        summary.time_faults = self.time_faults;
-    }
-
-    fn check_ends(&mut self, limit: u64, is_last: bool) {
-        let whole = |what: &str| RowFault {
-            row: 0,
-            what: what.to_owned(),
-        };
-        match self.offsets {
-            None => self.offset_faults.push(whole("is missing")),
-            Some(rows) if rows.rows.is_empty() => self.offset_faults.push(whole("has no row")),
-            Some(_) => {}
-        }
-        match self.times {
-            None => self.time_faults.push(whole("is missing")),
-            Some(rows) if rows.rows.is_empty() => self.time_faults.push(whole("has no row")),
-            Some(_) => {}
-        }
-        while let Some(row) = self.offsets.and_then(|rows| rows.rows.get(self.offset_row)) {
-            self.offset_fault(format!(
-                "points to position {}, the log has {limit} bytes",
-                row.position
-            ));
-            self.offset_row += 1;
-        }
-        while let Some(row) = self.times.and_then(|rows| rows.rows.get(self.time_row)) {
-            if !self.has_damage {
-                let offset = self.base.saturating_add(i64::from(row.relative));
-                self.time_fault(format!("names offset {offset}, which is not there"));
-            }
-            self.time_row += 1;
-        }
-        let last_timestamp = self
-            .times
-            .and_then(|rows| rows.rows.last())
-            .map(|row| row.timestamp);
-        let largest = self.max_timestamp;
-        // The last row of an active segment's time index is only written when it is sealed.
-        if let (Some(last), Some(largest)) = (last_timestamp, largest)
-            && !is_last
-            && largest > last
-            && self.time_faults.is_empty()
-        {
-            let what = format!("its last row has timestamp {last}, the log goes up to {largest}");
-            self.time_faults.push(RowFault { row: 0, what });
-        }
-    }
-
-    fn offset_fault(&mut self, what: String) {
-        self.offset_faults.push(RowFault {
-            row: self.offset_row + 1,
-            what,
-        });
-    }
-
-    fn time_fault(&mut self, what: String) {
-        self.time_faults.push(RowFault {
-            row: self.time_row + 1,
-            what,
-        });
-    }
 }

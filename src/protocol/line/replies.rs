@@ -89,27 +89,18 @@ pub(super) fn write_response(response: &Response, remember: &Remember, out: &mut
             high_watermark,
         } => {
             let len = range.as_ref().map_or(0, |range| range.len);
-            ok(
-                &[
-                    len.into(),
-                    (*first_offset).into(),
-                    (*next_offset).into(),
-                    (*high_watermark).into(),
-                ],
-                tail,
-            );
+            let [first, next, end] =
+                [first_offset, next_offset, high_watermark].map(|n| i128::from(*n));
+            ok(&[len.into(), first, next, end], tail);
             if let Some(range) = range {
                 out.push_file(range.clone());
             }
         }
         Response::Tailing(None) | Response::Done => ok(&[], tail),
         Response::Tailing(Some(offset)) => ok(&[(*offset).into()], tail),
-        Response::Offsets(rows) => {
-            ok(&[as_i128(rows.len())], tail);
-            for &(partition, earliest, latest) in rows {
-                row(&[partition.into(), earliest.into(), latest.into()], tail);
-            }
-        }
+        Response::Offsets(rows) => list(rows, tail, |&(partition, earliest, latest), out| {
+            row(&[partition.into(), earliest.into(), latest.into()], out);
+        }),
         Response::At(found) => {
             let (offset, timestamp) = found.unwrap_or((-1, -1));
             ok(&[offset.into(), timestamp.into()], tail);
@@ -117,31 +108,26 @@ pub(super) fn write_response(response: &Response, remember: &Remember, out: &mut
         Response::Explained { explanation, .. } => {
             tail.extend_from_slice(&listing(&explain(explanation, remember.asked)));
         }
-        Response::Topics(topics) => {
-            ok(&[as_i128(topics.len())], tail);
-            for topic in topics {
-                write_topic(topic, tail);
-            }
-        }
+        Response::Topics(topics) => list(topics, tail, write_topic),
         Response::Described {
             configs,
             partitions,
         } => write_described(configs, partitions, tail),
-        Response::Segments(segments) => {
-            ok(&[as_i128(segments.len())], tail);
-            for segment in segments {
-                write_segment(segment, tail);
-            }
-        }
-        Response::Stats(stats) => {
-            ok(&[as_i128(stats.len())], tail);
-            for (name, value) in stats {
-                tail.extend_from_slice(name.as_bytes());
-                tail.push(b'\t');
-                row(&[(*value).into()], tail);
-            }
-        }
+        Response::Segments(segments) => list(segments, tail, write_segment),
+        Response::Stats(stats) => list(stats, tail, |(name, value), out| {
+            out.extend_from_slice(name.as_bytes());
+            out.push(b'\t');
+            row(&[(*value).into()], out);
+        }),
         Response::Error(error) => write_error(error, tail),
+    }
+}
+
+/// `OK <n>`, and a line for each item.
+fn list<T>(items: &[T], out: &mut Vec<u8>, line: impl Fn(&T, &mut Vec<u8>)) {
+    ok(&[as_i128(items.len())], out);
+    for item in items {
+        line(item, out);
     }
 }
 
