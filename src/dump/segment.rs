@@ -358,39 +358,37 @@ impl Pass<'_> {
         }
     }
 
-    /// A stretch that cannot be read. Its entries are told apart as far as their frames hold; their offsets are counted on, since nothing
-    /// that a damaged entry says of itself can be trusted.
+    /// A stretch that cannot be read. Where its frames hold from end to end, its entries are told apart; their offsets are counted on, since
+    /// nothing that a damaged entry says of itself can be trusted.
     fn damage(&mut self, stretch: Damage) -> Result<(), Error> {
         self.checks.damage(stretch.position, stretch.next_position);
         self.summary.bytes = stretch.next_position;
         self.summary.skip(stretch.next_offset);
+        let ends = self.frame_ends(stretch.position, stretch.next_position)?;
         let mut part = stretch;
-        while part.position < stretch.next_position {
-            let layout = self.bounds.layout;
-            let head = self
-                .window
-                .head(layout, part.position)
-                .map_err(Error::read(self.path))?;
-            let len = head
-                .map(|head| u64::from(head.length))
-                .ok()
-                .filter(|len| part.position + len <= stretch.next_position);
-            part.next_position = len.map_or(stretch.next_position, |len| part.position + len);
-            let is_last = part.next_position == stretch.next_position;
+        let is_framed = ends.is_some();
+        for end in ends.unwrap_or_else(|| vec![stretch.next_position]) {
+            part.next_position = end;
+            let is_last = end == stretch.next_position;
             part.next_offset = if is_last {
                 stretch.next_offset
             } else {
                 Some(part.offset + 1)
             };
-            let bytes = self.window.slice(part.position, len.unwrap_or(0));
-            let fields = layout.decode_lenient(bytes.map_err(Error::read(self.path))?);
+            // Without frames there are no fields, and the stretch may be as long as the file.
+            let len = if is_framed { end - part.position } else { 0 };
+            let bytes = self
+                .window
+                .slice(part.position, len)
+                .map_err(Error::read(self.path))?;
+            let fields = self.bounds.layout.decode_lenient(bytes);
             let stored = fields.ok().map(|(_, stored)| stored);
             (self.sink)(Event::Damage {
                 damage: part,
                 stored,
             })?;
             self.summary.damaged += 1;
-            part.position = part.next_position;
+            part.position = end;
             part.offset = part.offset.saturating_add(1);
             let next = self
                 .bounds
@@ -401,6 +399,21 @@ impl Pass<'_> {
                 .unwrap_or(part.error);
         }
         Ok(())
+    }
+
+    /// Where each frame between two positions ends; `None` where they do not hold all the way.
+    fn frame_ends(&mut self, mut position: u64, end: u64) -> Result<Option<Vec<u64>>, Error> {
+        let mut ends = Vec::new();
+        while position < end {
+            let head = self
+                .window
+                .head(self.bounds.layout, position)
+                .map_err(Error::read(self.path))?;
+            let Ok(head) = head else { return Ok(None) };
+            position += u64::from(head.length);
+            ends.push(position);
+        }
+        Ok(Some(ends).filter(|_| position == end))
     }
 }
 

@@ -3,13 +3,19 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use mini_broker::api::{
+    ConnectionId, CrcMode, ErrorCode, Now, OffsetSpec, Request, Response, Target,
+};
+use mini_broker::broker::{Broker, Outcome, Settings};
+use mini_broker::clock::{Clock, ManualClock};
 use mini_broker::dump::directory::{self, What};
 use mini_broker::fs::mem::MemFs;
 use mini_broker::fs::{File, Fs, OpenMode, ReadAt};
 
 use crate::harness::Server;
-use crate::setup::{Dir, RECORDS, edit, fill, str, tool};
+use crate::setup::{Dir, RECORDS, START_MS, edit, fill, str, tool};
 
 #[test]
 fn dump_prints_every_record_of_a_log() {
@@ -249,6 +255,78 @@ fn one_damaged_byte_anywhere_in_a_log_or_an_index_is_found() {
         }
     }
     assert!(damaged > 2 * 70 * RECORDS, "{damaged}");
+}
+
+#[test]
+fn verify_and_a_reader_agree_on_what_is_lost() {
+    // Every thirteenth byte, so that all parts of a record are met; the last segment is left out, because a start may cut it.
+    for position in (0..1680).step_by(13) {
+        for log in [0, 24] {
+            let (fs, root) = (MemFs::new(), Path::new("/data"));
+            fill(fs.clone(), root, RECORDS);
+            let path = root.join(format!("orders-0/{log:020}.log"));
+            let file = fs.open(&path, OpenMode::Write).unwrap();
+            let mut byte = [0];
+            file.read_at(&mut byte, position).unwrap();
+            file.write_all_at(&[byte[0] ^ 0x40], position).unwrap();
+            let mut found = Vec::new();
+            directory::check(&fs, root, &|| {}, &mut |finding| {
+                let What::Damage(damage) = &finding.what else {
+                    panic!("{finding:?}")
+                };
+                found.push((damage.offset, damage.position, damage.next_offset.unwrap()));
+                Ok(())
+            })
+            .unwrap();
+            assert!(!found.is_empty());
+            assert_eq!(
+                lost_to_a_reader(fs, root),
+                found,
+                "segment {log}, byte {position}"
+            );
+        }
+    }
+}
+
+/// Offset, position and next of each ERR CORRUPT that a reader of everything meets.
+fn lost_to_a_reader(fs: MemFs, root: &Path) -> Vec<(i64, u64, i64)> {
+    let clock = ManualClock::new(Now {
+        wall_ms: START_MS,
+        mono: Duration::ZERO,
+    });
+    let mut broker = Broker::open(fs, Settings::new(root), &clock, || Ok(())).unwrap();
+    let mut lost = Vec::new();
+    let mut offset = 0;
+    while offset < RECORDS {
+        let request = Request::Read {
+            target: Target {
+                topic: b"orders",
+                partition: Some(0),
+            },
+            from: OffsetSpec::Offset(offset),
+            max_records: 7,
+            wait: Duration::ZERO,
+            crc: CrcMode::Check,
+        };
+        match broker.handle(ConnectionId(1), &request, clock.now()) {
+            Outcome::Reply(Response::Records { next_offset, .. }) => offset = next_offset,
+            Outcome::Reply(Response::Error(error)) => {
+                assert_eq!(error.code, ErrorCode::Corrupt, "{error}");
+                let field = |name: &str| {
+                    let value = error
+                        .message
+                        .split(' ')
+                        .find_map(|word| word.strip_prefix(name));
+                    value.unwrap().parse::<i64>().unwrap()
+                };
+                assert_eq!(field("offset="), offset);
+                lost.push((offset, field("position=").unsigned_abs(), field("next=")));
+                offset = field("next=");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    lost
 }
 
 /// Whether the first finding is the record that the byte is in.
