@@ -126,7 +126,7 @@ fn clean<F: Fs>(log: &mut Log<F>, map_bytes: u64, now_ms: i64) -> Result<(), Err
     loop {
         match log.clean_slice(&mut cleaning, 150, now_ms)? {
             CleanProgress::More => {}
-            CleanProgress::Replaced(files) => assert!(!files.is_empty()),
+            CleanProgress::Replaced(replaced) => assert!(!replaced.files.is_empty()),
             CleanProgress::Done(stats) => {
                 assert!(stats.records_after <= stats.records_before);
                 return Ok(());
@@ -293,11 +293,13 @@ fn an_idle_log_expires_whole_and_its_offsets_go_on() {
     let mut opened = open(&fs, config).unwrap();
     let log = &mut opened.log;
     fill(log, &mut fastrand::Rng::with_seed(1), 50, 0);
-    assert_eq!(log.retire_due(999).unwrap(), None);
-    assert_eq!(log.retire_due(1000).unwrap(), None, "sealed, not yet old");
-    assert_eq!(
-        log.retire_due(5000).unwrap(),
-        None,
+    assert!(log.retire_due(999).unwrap().is_none());
+    assert!(
+        log.retire_due(1000).unwrap().is_none(),
+        "sealed, not yet old"
+    );
+    assert!(
+        log.retire_due(5000).unwrap().is_none(),
         "exactly as old as it may be"
     );
     let mut retired = 0;

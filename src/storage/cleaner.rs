@@ -11,13 +11,13 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::format::{EntryHead, Layout};
 use crate::fs::{File, Fs, OpenMode};
 use crate::record::Record;
 
-use super::log::{Log, Sealed};
+use super::log::{Log, Sealed, WRITEBACK_BYTES};
 use super::lookup::View;
 use super::names::{SEGMENT_SUFFIXES, segment_file};
 use super::offset_map::OffsetMap;
@@ -44,13 +44,22 @@ pub struct CleanStats {
     pub bytes_after: u64,
 }
 
+/// Segments that were replaced.
+#[derive(Debug)]
+pub struct Replaced<T> {
+    /// Their files, under the names they have now.
+    pub files: Vec<PathBuf>,
+    /// Their .log files, as in [`Retired::lent`](super::retention::Retired::lent).
+    pub lent: Vec<Weak<T>>,
+}
+
 /// What a slice of a round came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CleanProgress {
+#[derive(Debug)]
+pub enum CleanProgress<T> {
     /// More is to be done.
     More,
     /// A group was replaced; these files are to be removed, when the caller says.
-    Replaced(Vec<PathBuf>),
+    Replaced(Replaced<T>),
     /// The round is over.
     Done(CleanStats),
     /// The round was given up: its segments went, or its topic's policy changed. Nothing is changed.
@@ -116,6 +125,7 @@ struct Output<F: Fs> {
     base: i64,
     log: F::File,
     written: u64,
+    writeback_from: u64,
     buffer: Vec<u8>,
     rows: RowBuilder,
 }
@@ -140,6 +150,12 @@ impl<F: Fs> Output<F> {
         self.log.write_all_at(&self.buffer, self.written)?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
+        // So that the sync at the end has little left to wait for.
+        if self.written - self.writeback_from >= WRITEBACK_BYTES {
+            let len = self.written - self.writeback_from;
+            self.log.start_writeback(self.writeback_from, len);
+            self.writeback_from = self.written;
+        }
         Ok(())
     }
 }
@@ -197,7 +213,7 @@ impl<F: Fs> Log<F> {
         cleaning: &mut Cleaning<F>,
         budget_bytes: u64,
         now_ms: i64,
-    ) -> Result<CleanProgress, Error> {
+    ) -> Result<CleanProgress<F::File>, Error> {
         if !self.config.cleanup.compacts() {
             self.drop_output(cleaning);
             return Ok(CleanProgress::Aborted);
@@ -241,7 +257,7 @@ impl<F: Fs> Log<F> {
         &mut self,
         cleaning: &mut Cleaning<F>,
         budget_bytes: u64,
-    ) -> Result<CleanProgress, Error> {
+    ) -> Result<CleanProgress<F::File>, Error> {
         let Pass::Map { at, until } = cleaning.pass else {
             return Ok(CleanProgress::More);
         };
@@ -338,7 +354,7 @@ impl<F: Fs> Log<F> {
         cleaning: &mut Cleaning<F>,
         from: i64,
         now_ms: i64,
-    ) -> Result<CleanProgress, Error> {
+    ) -> Result<CleanProgress<F::File>, Error> {
         if from == i64::MAX {
             return Ok(CleanProgress::Aborted);
         }
@@ -374,6 +390,7 @@ impl<F: Fs> Log<F> {
             base: first,
             log,
             written: 0,
+            writeback_from: 0,
             buffer: Vec::with_capacity(OUTPUT_BUFFER_BYTES),
             rows: RowBuilder::default(),
         };
@@ -425,7 +442,7 @@ impl<F: Fs> Log<F> {
         cleaning: &mut Cleaning<F>,
         budget_bytes: u64,
         now_ms: i64,
-    ) -> Result<CleanProgress, Error> {
+    ) -> Result<CleanProgress<F::File>, Error> {
         let Cleaning {
             map,
             dirty: _,
@@ -479,9 +496,14 @@ impl<F: Fs> Log<F> {
         stats.bytes_before += group.sources.iter().map(|(_, bytes)| bytes).sum::<u64>();
         stats.bytes_after += group.output.bytes();
         let last = group.sources.last().map_or(place.base, |(base, _)| *base);
-        let replaced = self.replace(group, now_ms)?;
+        let files = self.replace(group, now_ms)?;
+        let bases: Vec<i64> = group.sources.iter().map(|(base, _)| *base).collect();
+        let lent = bases
+            .into_iter()
+            .flat_map(|base| self.lent.take(base))
+            .collect();
         cleaning.pass = Pass::Group { from: last + 1 };
-        Ok(CleanProgress::Replaced(replaced))
+        Ok(CleanProgress::Replaced(Replaced { files, lent }))
     }
 
     /// Makes a cleaned segment durable and puts it in the place of its sources.

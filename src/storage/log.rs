@@ -16,6 +16,7 @@ use super::active::Active;
 use super::append_times::AppendTimes;
 use super::cleaned::Cleaned;
 use super::context::LogContext;
+use super::lent::Lent;
 use super::names::segment_file;
 use super::offset_index::OffsetRow;
 use super::recovery::PendingCut;
@@ -26,7 +27,7 @@ use super::{Error, FsyncPolicy, LogConfig};
 /// The write buffer is written when it holds so many bytes.
 pub(super) const WRITE_BUFFER_BYTES: usize = 256 * 1024;
 /// How many bytes of the active segment are written before the kernel is asked to put them on the disk, where no fsync does.
-const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
+pub(super) const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A place in a log: an offset, and where the entry with it starts or will start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub struct Log<F: Fs> {
     pub(super) append_times: AppendTimes,
     /// Segments beside which a .torn file stands.
     pub(super) torn: BTreeSet<i64>,
+    /// Files of sealed segments that pieces were given out of, as far as somebody still holds them.
+    pub(super) lent: Lent<F::File>,
     /// Segments whose indexes were rebuilt since the start because they misled a lookup.
     pub(super) mended: BTreeSet<i64>,
     /// How far compaction has come.

@@ -18,6 +18,7 @@ use super::active::{Active, Extent};
 use super::append_times::AppendTimes;
 use super::cleaned::Cleaned;
 use super::context::LogContext;
+use super::lent::Lent;
 use super::log::{Log, Mark, Sealed};
 use super::names::{FileKind, file_kind, segment_file};
 use super::rebuild::SCAN_CHUNK_BYTES;
@@ -540,6 +541,7 @@ impl<F: Fs> Opening<'_, F> {
             scratch: Vec::new(),
             unsynced: VecDeque::new(),
             torn,
+            lent: Lent::default(),
             mended: BTreeSet::new(),
             pending_cut: last.cut,
             is_read_only: self.is_read_only,

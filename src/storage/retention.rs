@@ -9,6 +9,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::rc::Weak;
 
 use crate::fs::Fs;
 
@@ -95,8 +96,8 @@ pub fn due(
 }
 
 /// A segment that was taken out of a log: its files have another name, and go when the caller says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retired {
+#[derive(Debug)]
+pub struct Retired<T> {
     /// The offset in its name.
     pub base: i64,
     /// Bytes of its .log.
@@ -105,6 +106,8 @@ pub struct Retired {
     pub reason: Reason,
     /// The files, under the names they have now.
     pub files: Vec<PathBuf>,
+    /// Its .log, once for each handle that a reader may still send from: it is not to be shortened before they are gone.
+    pub lent: Vec<Weak<T>>,
 }
 
 impl<F: Fs> Log<F> {
@@ -113,7 +116,7 @@ impl<F: Fs> Log<F> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn retire_due(&mut self, now_ms: i64) -> Result<Option<Retired>, Error> {
+    pub fn retire_due(&mut self, now_ms: i64) -> Result<Option<Retired<F::File>>, Error> {
         if self.is_read_only {
             return Ok(None);
         }
@@ -142,7 +145,7 @@ impl<F: Fs> Log<F> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn retire_oldest(&mut self) -> Result<Option<Retired>, Error> {
+    pub fn retire_oldest(&mut self) -> Result<Option<Retired<F::File>>, Error> {
         match self.oldest_sealed()? {
             Some(facts) => self.retire(&facts, Reason::TotalSize).map(Some),
             None => Ok(None),
@@ -193,7 +196,7 @@ impl<F: Fs> Log<F> {
     }
 
     /// Takes a segment out: the log start moves first, so that no reader finds the hole; then the files are renamed.
-    fn retire(&mut self, facts: &SegmentFacts, reason: Reason) -> Result<Retired, Error> {
+    fn retire(&mut self, facts: &SegmentFacts, reason: Reason) -> Result<Retired<F::File>, Error> {
         let base = facts.base;
         self.earliest = self.earliest.max(facts.next_base);
         self.sealed.remove(&base);
@@ -216,6 +219,7 @@ impl<F: Fs> Log<F> {
             bytes: facts.bytes,
             reason,
             files,
+            lent: self.lent.take(base),
         })
     }
 

@@ -109,7 +109,9 @@ impl<'f> Window<'f> {
     }
 
     fn load(&mut self, position: u64, len: u64) -> io::Result<()> {
-        let wanted = len.max(self.chunk as u64).min(self.limit.saturating_sub(position));
+        let wanted = len
+            .max(self.chunk as u64)
+            .min(self.limit.saturating_sub(position));
         let wanted = usize::try_from(wanted).map_err(|_| io::ErrorKind::OutOfMemory)?;
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
