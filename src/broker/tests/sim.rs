@@ -144,17 +144,13 @@ impl History {
         let key = self.random.bool().then_some("some key");
         let appended = self.rig.append(&target, key, &value);
         self.tell(format_args!("append {target} {} {appended:?}", self.serial));
-        match appended {
-            Ok(run) => {
-                self.topics.entry(name.clone()).or_default();
-                self.maybe_there.remove(&name);
-                Some((name, run, value))
-            }
-            Err(_) => {
-                self.note_failed_creation(name);
-                None
-            }
-        }
+        let Ok(run) = appended else {
+            self.note_failed_creation(name);
+            return None;
+        };
+        self.topics.entry(name.clone()).or_default();
+        self.maybe_there.remove(&name);
+        Some((name, run, value))
     }
 
     fn note_failed_creation(&mut self, name: String) {
