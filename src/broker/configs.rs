@@ -248,13 +248,8 @@ impl Overrides {
             let entry = find(name, place)?;
             let value = entry.kind.parse(text).ok_or_else(|| {
                 refuse(format!(
-                    "{name}={} is not {}; {name} takes {}",
+                    "{name}={} is not allowed; {name} takes {}",
                     quoted(text.as_bytes()),
-                    if text.is_empty() {
-                        "a value"
-                    } else {
-                        "in range"
-                    },
                     entry.kind.allowed()
                 ))
             })?;

@@ -120,12 +120,13 @@ pub(super) fn topic_deleted(topic: &str) -> ApiError {
 
 /// The topic has no such partition.
 pub(super) fn unknown_partition(topic: &str, number: u32, partitions: u32) -> ApiError {
+    let there_is = match partitions {
+        0 | 1 => "only 0".to_owned(),
+        more => format!("0 to {}", more - 1),
+    };
     ApiError::new(
         ErrorCode::UnknownPartition,
-        format!(
-            "{topic} has no partition {number}; it has 0 to {}",
-            partitions.saturating_sub(1)
-        ),
+        format!("{topic} has no partition {number}; there is {there_is}"),
     )
 }
 

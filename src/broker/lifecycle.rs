@@ -160,7 +160,7 @@ impl<F: Fs> Broker<F> {
             return Err(ApiError::new(
                 ErrorCode::UnknownPartition,
                 format!(
-                    "{name}/{number} does not exist; a new topic gets {partitions} partitions (num.partitions), CREATE {name} partitions=<n> makes more"
+                    "{name}/{number} does not exist: num.partitions={partitions} is what a new topic gets; CREATE {name} partitions=<n> makes more"
                 ),
             ));
         }

@@ -252,6 +252,26 @@ fn a_full_disk_refuses_and_appends_come_back_by_themselves() {
 }
 
 #[test]
+fn without_room_for_text_files_nothing_is_taken_until_there_is() {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    rig.put("a", "x");
+    rig.broker.close(&rig.clock).unwrap();
+    let mem = rig.mem.kill();
+    mem.remove_file(Path::new("/data/spare")).unwrap();
+    mem.set_capacity(Some(mem.used_bytes() + 40_000));
+    let mut rig = Rig::start(mem, settings(FsyncPolicy::Always)).expect("it serves readers");
+    assert_eq!(rig.values("a"), ["x"]);
+    assert_eq!(
+        rig.append("a", None, "small").unwrap_err().code,
+        ErrorCode::DiskFull
+    );
+    rig.turn();
+    rig.mem.set_capacity(None);
+    assert_eq!(rig.put("a", "y"), (0, 1));
+}
+
+#[test]
 fn after_a_write_failure_the_rest_of_the_turn_is_refused_with_the_same_error() {
     let mut rig = Rig::new(FsyncPolicy::Always);
     rig.create("a", 2, &[]);
