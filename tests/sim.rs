@@ -23,7 +23,7 @@ use mini_broker::fs::mem::MemFs;
 use mini_broker::fs::{File, Fs, OpenMode};
 use mini_broker::record::Records;
 use mini_broker::storage::{Error, FsyncPolicy, LogConfig, TimestampType};
-use world::{DIR, Faulty, Rec, World, chooser, file, names, read_all};
+use world::{DIR, Faulty, Rec, World, check_files, chooser, file, names, read_all};
 
 /// Histories of the fixed seeds, for each policy.
 const FIXED: u64 = 400;
@@ -74,6 +74,8 @@ struct Model {
     log_start: i64,
     /// Entries without a checksum were written: what a power cut makes of them above the durable end, nobody can tell.
     has_v1: bool,
+    /// A power cut or a failed fsync may have left a sealed segment that ends early, or stale bytes in one.
+    is_rough: bool,
     /// Rows are missing that no check in passing can miss, so lookups may scan more.
     has_damaged_index: bool,
     entry_bytes_max: u64,
@@ -516,6 +518,8 @@ impl History {
 
     /// After a start: everything below `floor` is there; anything else that is there was written at its offset at some time.
     fn compare_after_start(&mut self, floor: i64, is_rough: bool) {
+        let may_be_rough = self.fsync != FsyncPolicy::Always || self.model.has_v1;
+        self.model.is_rough |= is_rough && may_be_rough;
         // An entry without a checksum counts as good by what follows it, so garbage behind the last durable one takes that with it.
         let floor = floor - i64::from(is_rough && self.model.has_v1);
         let log = &mut self.world.as_mut().unwrap().log;
@@ -859,7 +863,43 @@ impl History {
             // Whatever went wrong before: with the cause gone, appends come back by themselves.
             self.world().log.append(&record.borrow(), now_ms).unwrap();
             self.world().flush().unwrap();
+            self.check_rebuild();
         }
+    }
+
+    /// The files are sound byte by byte, and without any index every answer is the same.
+    fn check_rebuild(&mut self) {
+        if !self.model.holes.is_empty() {
+            return;
+        }
+        let before = self.answers();
+        self.world.take().unwrap().stop().unwrap();
+        // An index that was damaged and not yet asked for is still so.
+        if !self.model.is_rough && !self.model.has_damaged_index {
+            check_files(&self.fs);
+        }
+        for name in names(&self.fs) {
+            if name.ends_with("index") {
+                self.fs.remove_file(&file(&name)).unwrap();
+            }
+        }
+        self.start();
+        assert_eq!(self.answers(), before, "without indexes");
+    }
+
+    /// Every record, and what every timestamp near one leads to.
+    fn answers(&mut self) -> (Vec<(i64, Rec)>, Vec<Option<(i64, i64)>>) {
+        let log = &mut self.world.as_mut().unwrap().log;
+        let (records, damage) = read_all(log);
+        assert!(damage.is_empty());
+        let mut times: Vec<i64> = records.iter().map(|(_, record)| record.timestamp).collect();
+        times.extend([i64::MIN, i64::MAX]);
+        times.extend(times.clone().iter().map(|time| time.saturating_add(1)));
+        let found = times
+            .iter()
+            .map(|time| log.offset_at_time(*time).unwrap())
+            .collect();
+        (records, found)
     }
 
     /// Bases rise and equal the file names; no segment is empty but the last.

@@ -246,3 +246,116 @@ pub fn chooser(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = fastrand::Rng::with_seed(seed);
     move |n| rng.u64(..n)
 }
+
+/// An entry of a `.log`: offset, position, timestamp.
+type Entry = (i64, u64, i64);
+
+/// The entries of a `.log`, all of them whole.
+fn entries(name: &str, bytes: &[u8]) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let Ok(layout) = Layout::of(bytes) else {
+        assert!(bytes.is_empty(), "{name} does not begin with an entry");
+        return found;
+    };
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let position = (bytes.len() - rest.len()) as u64;
+        let (head, stored) = layout
+            .decode(rest)
+            .unwrap_or_else(|e| panic!("{name} at {position}: {e:?}"));
+        found.push((head.last_offset, position, stored.record.timestamp));
+        rest = rest.get(head.length as usize..).unwrap();
+    }
+    found
+}
+
+fn rows<const N: usize>(name: &str, bytes: &[u8]) -> Vec<[u8; N]> {
+    let (rows, rest) = bytes.as_chunks::<N>();
+    assert!(rest.is_empty(), "{name} ends within a row");
+    rows.to_vec()
+}
+
+/// Checks the files of an undamaged log after an orderly stop, byte by byte: names, entries, rows of both indexes.
+pub fn check_files<F: Fs>(fs: &F) {
+    let mut logs: Vec<String> = names(fs)
+        .into_iter()
+        .filter(|name| name.strip_suffix(".log").is_some())
+        .collect();
+    logs.sort();
+    let mut before: Option<i64> = None;
+    for (number, name) in logs.iter().enumerate() {
+        let base: i64 = name.trim_end_matches(".log").parse().unwrap();
+        let entries = entries(name, &content(fs, name));
+        assert!(
+            before < Some(base),
+            "{name} begins within the segment before it"
+        );
+        for (offset, _, _) in &entries {
+            assert!(
+                before < Some(*offset) && *offset >= base,
+                "offset {offset} in {name}"
+            );
+            before = Some(*offset);
+        }
+        let is_last = number + 1 == logs.len();
+        assert!(!entries.is_empty() || is_last, "{name} is sealed and empty");
+        check_index(fs, base, &entries);
+        check_time_index(fs, base, &entries);
+    }
+}
+
+fn check_index<F: Fs>(fs: &F, base: i64, entries: &[Entry]) {
+    let name = format!("{base:020}.index");
+    let rows = rows::<8>(&name, &content(fs, &name));
+    let mut last = None;
+    for row in &rows {
+        let [r0, r1, r2, r3, p0, p1, p2, p3] = *row;
+        let offset = base + i64::from(u32::from_be_bytes([r0, r1, r2, r3]));
+        let position = u64::from(u32::from_be_bytes([p0, p1, p2, p3]));
+        assert!(last < Some((offset, position)), "{name} does not rise");
+        let is_start = entries
+            .iter()
+            .any(|(o, p, _)| (*o, *p) == (offset, position));
+        assert!(
+            is_start,
+            "{name}: {offset} at {position} is no entry's start"
+        );
+        last = Some((offset, position));
+    }
+    assert_eq!(
+        rows.is_empty(),
+        entries.is_empty(),
+        "{name}: the first entry has a row"
+    );
+}
+
+fn check_time_index<F: Fs>(fs: &F, base: i64, entries: &[Entry]) {
+    let name = format!("{base:020}.timeindex");
+    let rows = rows::<12>(&name, &content(fs, &name));
+    let mut last = None;
+    for row in &rows {
+        let [t0, t1, t2, t3, t4, t5, t6, t7, r0, r1, r2, r3] = *row;
+        let timestamp = i64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]);
+        let offset = base + i64::from(u32::from_be_bytes([r0, r1, r2, r3]));
+        assert!(
+            last.is_none_or(|(t, o)| t < timestamp && o < offset),
+            "{name} does not rise"
+        );
+        let is_named = entries
+            .iter()
+            .any(|(o, _, t)| (*o, *t) == (offset, timestamp));
+        assert!(is_named, "{name}: {offset} does not carry {timestamp}");
+        let is_later = |(o, _, t): &Entry| *t > timestamp && *o <= offset;
+        assert!(
+            !entries.iter().any(is_later),
+            "{name}: something before {offset} is later"
+        );
+        last = Some((timestamp, offset));
+    }
+    let max = entries.iter().map(|(_, _, t)| *t).max();
+    assert_eq!(
+        last.map(|(t, _)| t),
+        max,
+        "{name}: its last row is the largest timestamp"
+    );
+}
