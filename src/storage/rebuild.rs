@@ -123,6 +123,7 @@ pub(super) fn sealed_indexes<F: Fs>(fs: &F, name: &SealedName<'_>) -> io::Result
         }
     }
     builder.note_time();
+    cut_index::<F, TimeRow>(fs, &path("timeindex"), 0)?;
     write_rows(fs, &path("index"), &builder.offset_rows)?;
     write_rows(fs, &path("timeindex"), &builder.time_rows)
 }
@@ -174,6 +175,22 @@ pub(super) fn read_rows<F: Fs>(fs: &F, path: &std::path::Path) -> io::Result<Vec
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }
+}
+
+/// Cuts an index file to its first `rows` rows, durably. A time index is cut so before its offset index changes: a lookup of a time
+/// relies on both having been written together, and would not see that they were not.
+pub(super) fn cut_index<F: Fs, R: Row>(
+    fs: &F,
+    path: &std::path::Path,
+    rows: usize,
+) -> io::Result<()> {
+    let file = fs.open(path, OpenMode::CreateOrKeep)?;
+    let len = (rows * R::BYTES) as u64;
+    if file.len()? > len {
+        file.set_len(len)?;
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// Replaces the rows of an index file. Cut short by a crash, the file does not pass the next open's check.

@@ -442,8 +442,22 @@ impl<F: Fs> Opening<'_, F> {
 
     fn recover_sealed(&mut self, base: i64, upper: i64, size: u64) -> io::Result<()> {
         let scanned = self.scan(base, upper, size)?;
-        if scanned.write_rows(&self.context.fs, &self.name(base, upper, size))? {
-            self.report.rebuilt_indexes += 1;
+        let fs = &self.context.fs;
+        match scanned.write_rows(fs, &self.name(base, upper, size)) {
+            Ok(is_changed) => self.report.rebuilt_indexes += u64::from(is_changed),
+            Err(error) => {
+                log::warn!(
+                    "{}/{}: indexes of {base:020}.log: {error}; they are rebuilt when they are asked for",
+                    self.topic,
+                    self.partition
+                );
+                for suffix in ["index", "timeindex"] {
+                    match fs.remove_file(&segment_file(&self.dir, base, suffix)) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => {}
+                    }
+                }
+            }
         }
         Ok(())
     }

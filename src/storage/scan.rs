@@ -9,7 +9,7 @@ use crate::fs::{File, Fs, OpenMode};
 
 use super::names::segment_file;
 use super::offset_index::{OffsetIndex, OffsetRow, OffsetRows};
-use super::rebuild::{OldRows, RowBuilder, SCAN_CHUNK_BYTES};
+use super::rebuild::{self, OldRows, RowBuilder, SCAN_CHUNK_BYTES};
 use super::sealed::SealedName;
 use super::sparse_index::{Row, SparseIndex};
 use super::time_index::{TimeIndex, TimeRow};
@@ -341,12 +341,11 @@ impl Scanned {
     /// tail was changed.
     pub(super) fn write_rows<F: Fs>(&self, fs: &F, name: &SealedName<'_>) -> io::Result<bool> {
         let path = |suffix| segment_file(name.dir, name.base, suffix);
-        let offsets = bring_to(
-            fs,
-            &path("index"),
-            self.offset_rows_kept,
-            &self.builder.offset_rows,
-        )?;
+        let (kept, rows) = (self.offset_rows_kept, &self.builder.offset_rows);
+        if !holds::<F, OffsetRow>(fs, &path("index"), kept, rows)? {
+            rebuild::cut_index::<F, TimeRow>(fs, &path("timeindex"), self.time_rows_kept)?;
+        }
+        let offsets = bring_to(fs, &path("index"), kept, rows)?;
         let times = bring_to(
             fs,
             &path("timeindex"),
@@ -355,6 +354,20 @@ impl Scanned {
         )?;
         Ok(offsets || times)
     }
+}
+
+/// Whether an index file consists of its first `kept` rows and `rows`, an unused tail aside.
+fn holds<F: Fs, R: Row>(
+    fs: &F,
+    path: &std::path::Path,
+    kept: usize,
+    rows: &[R],
+) -> io::Result<bool> {
+    let old = optional(SparseIndex::<F::File, R>::open_sealed(fs, path))?;
+    let mut numbered = rows.iter().zip(kept..);
+    Ok(old.is_some_and(|old| {
+        old.len() >= kept && numbered.all(|(row, number)| old.get(number) == Some(*row))
+    }))
 }
 
 /// Makes an index file one of its first `kept` rows and `rows`. Rows that are there already are not written: a full disk does not
