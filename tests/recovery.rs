@@ -734,6 +734,42 @@ fn without_room_for_the_torn_end_nothing_is_cut_and_appends_wait() {
 }
 
 #[test]
+fn a_full_disk_and_no_index_stop_no_start_and_no_reader() {
+    for end in [End::Kill, End::Noted, End::Clean] {
+        let fs = build(end, small_config());
+        if end == End::Kill {
+            fs.remove_file(Path::new("/data/recovery-point")).unwrap();
+        }
+        for name in names(&fs)
+            .into_iter()
+            .filter(|name| name.ends_with("index"))
+        {
+            remove(&fs, &[&name]);
+        }
+        fs.inner().set_capacity(Some(fs.inner().used_bytes()));
+        let mut world = start(&fs);
+        fs.inner().set_capacity(Some(0));
+        assert_eq!(read_all(&mut world.log).0.len(), 30, "{end:?}");
+        for offset in 0..COUNT {
+            let found = world.log.offset_at_time(NOW + offset).unwrap();
+            assert_eq!(found, Some((offset, NOW + offset)), "{end:?}");
+        }
+        let error = world
+            .log
+            .append(&record(30).borrow(), NOW)
+            .map(|_| world.flush());
+        assert!(
+            matches!(error, Err(_) | Ok(Err(_))),
+            "{end:?}: there is no room"
+        );
+        fs.inner().set_capacity(None);
+        world.put(&[record(30)], NOW);
+        world.stop().unwrap();
+        assert_eq!(read_all(&mut start(&kill(&fs)).log).0.len(), 31, "{end:?}");
+    }
+}
+
+#[test]
 fn a_payload_that_holds_entries_is_never_taken_for_them() {
     // Each value holds a whole entry with an offset that would be possible.
     let nested = |offset: i64| {

@@ -58,6 +58,10 @@ fn run_many(fsync: FsyncPolicy) {
 
 /// What must be in the log, and what may be.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a reason of its own to expect less"
+)]
 struct Model {
     /// What was acknowledged, or seen by a reader after a start.
     records: BTreeMap<i64, Rec>,
@@ -107,6 +111,9 @@ impl Model {
         self.next(offset, hole.0).is_none().then_some(hole)
     }
 }
+
+/// Records by offset, and what was found for a list of times.
+type Answers = (Vec<(i64, Rec)>, Vec<Option<(i64, i64)>>);
 
 struct History {
     rng: Rng,
@@ -888,7 +895,7 @@ impl History {
     }
 
     /// Every record, and what every timestamp near one leads to.
-    fn answers(&mut self) -> (Vec<(i64, Rec)>, Vec<Option<(i64, i64)>>) {
+    fn answers(&mut self) -> Answers {
         let log = &mut self.world.as_mut().unwrap().log;
         let (records, damage) = read_all(log);
         assert!(damage.is_empty());
