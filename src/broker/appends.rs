@@ -283,11 +283,7 @@ impl<F: Fs> Broker<F> {
         self.stats.records_in += u64::try_from(good_end - partition.turn_start).unwrap_or(0);
         self.stats.bytes_in += partition.log.bytes().saturating_sub(partition.bytes_before);
         self.stats.errors += u64::try_from(partition.turn_end - good_end).unwrap_or(0);
-        let segments = partition.log.segment_count();
-        let has_sealed =
-            segments > partition.segments && self.settings.fsync != FsyncPolicy::Always;
-        partition.segments = segments;
-        if has_sealed && !partition.has_background {
+        if partition.log.has_background() && !partition.has_background {
             partition.has_background = true;
             self.background.push_back(key);
         }
@@ -466,6 +462,7 @@ impl<F: Fs> Broker<F> {
             self.background.push_back(key);
         }
         if partition.log.durable_offset() > durable {
+            self.stats.fsyncs += 1;
             self.note_moved(key, mono);
         } else if partition.log.is_read_only() {
             self.fail_sync(key, &Error::ReadOnly);

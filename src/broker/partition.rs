@@ -45,15 +45,12 @@ pub(super) struct Partition<F: Fs> {
     pub(super) is_moved: bool,
     /// Whether the broker's list of background work has it.
     pub(super) has_background: bool,
-    /// How many segments there were after the last flush: more of them, and one was sealed.
-    pub(super) segments: usize,
     /// Files of which ranges are out, as far as they are still held by anybody.
     pub(super) ranges: Ranges,
 }
 
 impl<F: Fs> Partition<F> {
     pub(super) fn new(log: Log<F>, topic: TopicId, number: u32) -> Self {
-        let segments = log.segment_count();
         Self {
             log,
             topic,
@@ -66,7 +63,6 @@ impl<F: Fs> Partition<F> {
             sync_due: None,
             is_moved: false,
             has_background: false,
-            segments,
             ranges: Ranges::default(),
         }
     }

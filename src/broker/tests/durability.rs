@@ -203,6 +203,31 @@ fn recovery_point_is_replaced_at_most_once_a_second_and_exactly_at_a_stop() {
     assert!(text(&rig).contains("a 0 3"));
 }
 
+#[test]
+fn under_never_sealed_segments_are_synced_in_the_background_and_then_durable() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("a", 1, &[("segment.bytes", "14")]);
+    for value in ["x", "y", "z"] {
+        rig.put("a", value);
+    }
+    assert_eq!(rig.stat("fsyncs_total"), 0, "nothing in the turn itself");
+    let mut ticks = 0;
+    while rig.broker.next_deadline() == Some(Duration::ZERO) {
+        rig.broker.tick(&rig.clock);
+        ticks += 1;
+    }
+    assert_eq!(
+        (ticks, rig.stat("fsyncs_total")),
+        (2, 2),
+        "one segment a tick"
+    );
+    assert_eq!(
+        rig.crashed().values("a"),
+        ["x", "y"],
+        "the active segment is not synced"
+    );
+}
+
 /// One run of a script under a fault at the Nth operation: what was acknowledged must be there after the harshest
 /// crash, what was refused must not be taken for acknowledged, and offsets stay unambiguous.
 fn run_with_fault(at: u64, kind: FaultKind, from_then_on: bool) -> bool {
