@@ -16,6 +16,7 @@ use harness::{BINARY, Client, Server, Thread, seed};
 use mini_broker::broker::Settings;
 use mini_broker::fs::disk::DiskFs;
 use mini_broker::fs::mem::MemFs;
+use mini_broker::fs::{File, Fs, OpenMode, ReadAt};
 use mini_broker::storage::FsyncPolicy;
 
 const BACKLOG: u64 = 4 << 20;
@@ -317,6 +318,33 @@ fn a_fetch_is_the_bytes_of_the_file() {
             "the bytes differ"
         );
         assert_eq!(client.line(), "OK PONG");
+    }
+}
+
+#[test]
+fn a_fetch_of_what_is_not_in_memory_is_whole_and_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &["--fsync", "never"]);
+    let (mut reader, mut other) = (server.client(), server.client());
+    let value = "v".repeat(60_000);
+    for n in 0..200 {
+        assert_eq!(
+            reader.ask(&format!("PUT t {n} {value}")),
+            format!("OK 0 {n}")
+        );
+    }
+    assert_eq!(reader.ask("SYNC"), "OK");
+    let path = server.data_dir.join("t-0/00000000000000000000.log");
+    let log = DiskFs.open(&path, OpenMode::Read).unwrap();
+    for _ in 0..5 {
+        log.drop_cache();
+        reader.send("FETCH t 0 max_bytes=10000000\n");
+        assert_eq!(other.ask("PING"), "OK PONG");
+        let head = reader.line();
+        let len = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut stored = vec![0; len];
+        assert_eq!(log.read_at(&mut stored, 0).unwrap(), len);
+        assert!(reader.bytes(len) == stored, "the bytes differ");
     }
 }
 

@@ -97,7 +97,7 @@ impl Connection {
         self.is_writable |= event.is_writable();
         self.is_ending |= event.is_read_closed();
         let is_gone = event.is_error() || event.is_write_closed();
-        if is_gone && !self.session.wants_input(u64::MAX) {
+        if is_gone && !self.session.wants_input() {
             // Nobody is there for what it waits for. Otherwise reading meets the error, behind whatever still came.
             self.stage = Stage::Dead;
         }
@@ -109,11 +109,10 @@ impl Connection {
     }
 
     /// Whether [`Connection::input`] has something to do.
-    pub(super) fn wants_input(&self, backlog_bytes_max: u64) -> bool {
+    pub(super) fn wants_input(&self) -> bool {
         match self.stage {
             Stage::Serving => {
-                self.session.can_go_on(backlog_bytes_max)
-                    || self.is_readable && self.session.wants_input(backlog_bytes_max)
+                self.session.can_go_on() || self.is_readable && self.session.wants_input()
             }
             Stage::Lingering => self.is_readable,
             Stage::Dead => false,
@@ -137,11 +136,11 @@ impl Connection {
             Stage::Lingering => return self.drop_input(buffer),
             Stage::Serving => {}
         }
-        if self.session.can_go_on(turn.backlog_bytes_max) {
+        if self.session.can_go_on() {
             self.session.go_on(turn);
         }
         let mut budget = READ_BUDGET;
-        while budget > 0 && self.is_readable && self.session.wants_input(turn.backlog_bytes_max) {
+        while budget > 0 && self.is_readable && self.session.wants_input() {
             match self.read(buffer) {
                 Ok(Some(0)) => self.session.end_of_input(),
                 Ok(Some(len)) => {
@@ -162,6 +161,7 @@ impl Connection {
             .write_to(self.socket.as_fd(), WRITE_BUDGET, cold)
         {
             Ok(progress) => {
+                self.session.note_sent();
                 self.is_writable = progress != Progress::Blocked;
                 self.is_cold = progress == Progress::Cold;
                 if !self.is_cold {

@@ -29,6 +29,7 @@ use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 use crate::protocol::line::{self, LineCodec};
 
+use super::connection::Stage;
 use super::input::ReadBuffer;
 use super::listener::{Accepted, Listener};
 use super::session::{Session, Turn, Undecided};
@@ -79,6 +80,8 @@ pub struct EventLoop<F: Fs> {
     listener: Option<Listener>,
     /// A byte on it, or its end, stops the loop.
     stop: UnixStream,
+    /// Whether the last one who came was one too many.
+    is_refusing: bool,
     /// Once the loop is stopping: until when peers may still take what they are owed.
     stopping_until: Option<Duration>,
     table: Table,
@@ -123,11 +126,12 @@ impl<F: Fs> EventLoop<F> {
             limits,
             listener: Some(Listener::new(listener, limits.max_descriptors)),
             stop,
+            is_refusing: false,
             stopping_until: None,
-            table: Table::new(limits.max_backlog_bytes),
+            table: Table::new(),
             buffer: ReadBuffer::new(),
             undecided: Vec::new(),
-            tails: Tails::default(),
+            tails: Tails::new(limits.max_backlog_bytes),
             cold: Vec::new(),
             cold_retry: Duration::ZERO,
             lingering: VecDeque::new(),
@@ -231,30 +235,33 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn let_in(&mut self, socket: TcpStream, peer: SocketAddr) {
-        let is_full = self.table.served() >= self.limits.max_connections;
+        let Limits {
+            line,
+            max_connections,
+            max_backlog_bytes,
+            ..
+        } = self.limits;
+        let is_full = self.table.served() >= max_connections;
         let slot = self.table.insert(socket, |id| {
-            Session::new(id, Box::new(LineCodec::new(self.limits.line)))
+            Session::new(id, Box::new(LineCodec::new(line)), max_backlog_bytes)
         });
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
-        let id = connection.session.id();
         if is_full {
-            log::warn!(
-                "connection={} peer={peer} refused: max_connections={}",
-                id.0,
-                self.limits.max_connections
-            );
+            if !self.is_refusing {
+                log::warn!("connections are refused: max_connections={max_connections}");
+            }
             connection.session.reject(&ApiError::new(
                 ErrorCode::TooManyConnections,
                 format!(
-                    "the broker serves {} connections already (--max-connections); try again later",
-                    self.limits.max_connections
+                    "the broker serves {max_connections} connections already (--max-connections); try again later"
                 ),
             ));
-        } else {
-            log::debug!("connection={} peer={peer} accepted", id.0);
         }
+        self.is_refusing = is_full;
+        let id = connection.session.id();
+        log::debug!("connection={} peer={peer} refused={is_full}", id.0);
         connection.register(self.poll.registry(), Token(slot));
         self.table.attend(slot);
     }
@@ -265,7 +272,6 @@ impl<F: Fs> EventLoop<F> {
             broker: &mut self.broker,
             clock: &*self.clock,
             now: self.now,
-            backlog_bytes_max: self.limits.max_backlog_bytes,
             undecided: &mut self.undecided,
         };
         // Those that a budget stops queue up again behind these, for the next turn.
@@ -320,7 +326,6 @@ impl<F: Fs> EventLoop<F> {
     }
 
     fn send(&mut self, slot: usize) {
-        let tail_backlog_bytes_max = Tails::backlog_bytes_max(&self.table);
         let Some(connection) = self.table.get_mut(slot) else {
             return;
         };
@@ -348,10 +353,7 @@ impl<F: Fs> EventLoop<F> {
             }
             Progress::Blocked | Progress::Budget => {}
         }
-        if connection.is_held && connection.session.backlog() <= tail_backlog_bytes_max / 2 {
-            connection.is_held = false;
-            self.tails.release(id);
-        }
+        self.tails.note_sent(connection);
         self.table.attend(slot);
     }
 
@@ -416,7 +418,10 @@ impl<F: Fs> EventLoop<F> {
         self.stopping_until = Some(self.now.mono + STOP_WAIT_MAX);
         for slot in self.table.slots() {
             if let Some(connection) = self.table.get_mut(slot) {
-                connection.session.finish();
+                match connection.stage {
+                    Stage::Serving => connection.session.finish(),
+                    Stage::Lingering | Stage::Dead => connection.end_now(&mut self.buffer),
+                }
                 self.table.attend(slot);
             }
         }

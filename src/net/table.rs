@@ -23,7 +23,6 @@ pub(super) struct Table {
     tenants: u64,
     /// Connections that count against the limit.
     served: usize,
-    backlog_bytes_max: u64,
     /// Those to take input from.
     ready: VecDeque<usize>,
     /// Those to send to.
@@ -36,12 +35,11 @@ pub(super) struct Table {
 const SLOT_BITS: u32 = 32;
 
 impl Table {
-    pub(super) fn new(backlog_bytes_max: u64) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             slots: Slab::new(),
             tenants: 0,
             served: 0,
-            backlog_bytes_max,
             ready: VecDeque::new(),
             owing: Vec::new(),
             dead: Vec::new(),
@@ -55,10 +53,6 @@ impl Table {
     /// How many connections are served: those on their way out do not count.
     pub(super) fn served(&self) -> usize {
         self.served
-    }
-
-    pub(super) fn backlog_bytes_max(&self) -> u64 {
-        self.backlog_bytes_max
     }
 
     /// Takes a connection in; returns its slot. `session` makes its session for the id that it gets.
@@ -103,7 +97,7 @@ impl Table {
             self.dead.push(slot);
             return;
         }
-        if !connection.is_queued && connection.wants_input(self.backlog_bytes_max) {
+        if !connection.is_queued && connection.wants_input() {
             connection.is_queued = true;
             self.ready.push_back(slot);
         }

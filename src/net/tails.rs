@@ -45,8 +45,10 @@ struct End {
 }
 
 /// Readers that have something to get.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tails {
+    /// A tail that owes more is held.
+    backlog_bytes_max: u64,
     /// Those that a budget stopped.
     pending: VecDeque<ConnectionId>,
     /// What was encoded in this turn.
@@ -82,19 +84,27 @@ enum Then {
 }
 
 impl Tails {
+    pub(super) fn new(backlog_bytes_max: u64) -> Self {
+        Self {
+            backlog_bytes_max: backlog_bytes_max.min(TAIL_BACKLOG_BYTES),
+            pending: VecDeque::new(),
+            shared: HashMap::new(),
+            encoding: Vec::new(),
+            is_unfinished: false,
+        }
+    }
+
     /// Whether a budget stopped the last slice.
     pub(super) fn is_unfinished(&self) -> bool {
         self.is_unfinished || !self.pending.is_empty()
     }
 
-    /// How far a tail's backlog may grow before it is held.
-    pub(super) fn backlog_bytes_max(table: &Table) -> u64 {
-        table.backlog_bytes_max().min(TAIL_BACKLOG_BYTES)
-    }
-
-    /// A held tail has room again.
-    pub(super) fn release(&mut self, id: ConnectionId) {
-        self.pending.push_back(id);
+    /// Looks at a tail of which some was sent: at half the limit it goes on.
+    pub(super) fn note_sent(&mut self, connection: &mut Connection) {
+        if connection.is_held && connection.session.backlog() <= self.backlog_bytes_max / 2 {
+            connection.is_held = false;
+            self.pending.push_back(connection.session.id());
+        }
     }
 
     /// One turn's slice: hands out what is there.
@@ -129,12 +139,13 @@ impl Tails {
         now: Now,
         budget: &mut Budget,
     ) {
-        let backlog_bytes_max = Self::backlog_bytes_max(table);
         let Some((slot, connection)) = table.find(id) else {
             return;
         };
         while connection.session.is_waiting() && connection.stage == Stage::Serving {
-            if connection.session.is_tailing() && connection.session.backlog() > backlog_bytes_max {
+            if connection.session.is_tailing()
+                && connection.session.backlog() > self.backlog_bytes_max
+            {
                 connection.is_held = true;
                 break;
             }
