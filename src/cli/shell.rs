@@ -224,7 +224,8 @@ impl<W: Write> Shell<W> {
     /// The next line. While the editor has the terminal, an interrupt is its business: ending the process would leave the terminal
     /// without echo.
     fn next(&mut self, source: &mut Source, prompt: &str) -> Result<Option<Vec<u8>>, Stop> {
-        self.interrupt.set_caught(matches!(source, Source::Editor(..)));
+        self.interrupt
+            .set_caught(matches!(source, Source::Editor(..)));
         let line = source.next(prompt);
         self.interrupt.set_caught(false);
         line

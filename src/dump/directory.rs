@@ -424,6 +424,7 @@ impl Marks {
                 | FileKind::TimeIndex(_)
                 | FileKind::AppendTimes
                 | FileKind::Replace(_)
+                | FileKind::Damaged(_)
                 | FileKind::Leftover
                 | FileKind::Unknown => {}
             }

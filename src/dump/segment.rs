@@ -133,6 +133,7 @@ impl Segment {
             | FileKind::AppendTimes
             | FileKind::Cleaned
             | FileKind::Replace(_)
+            | FileKind::Damaged(_)
             | FileKind::Leftover
             | FileKind::Unknown => None,
         };
@@ -431,6 +432,7 @@ pub(super) fn bases<F: Fs>(fs: &F, dir: &Path) -> std::io::Result<Vec<i64>> {
             | FileKind::AppendTimes
             | FileKind::Cleaned
             | FileKind::Replace(_)
+            | FileKind::Damaged(_)
             | FileKind::Leftover
             | FileKind::Unknown => None,
         })

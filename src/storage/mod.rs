@@ -38,6 +38,7 @@ mod offset_map;
 mod reader;
 mod rebuild;
 mod recovery;
+pub mod repair;
 mod replace;
 pub mod retention;
 mod roll;

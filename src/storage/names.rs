@@ -18,6 +18,8 @@ pub enum FileKind {
     TimeIndex(i64),
     /// `<base>.torn`, `<base>.torn.1` ...
     Torn(i64),
+    /// `<base>.damaged`, `<base>.damaged.1` ...: what a repair moved aside.
+    Damaged(i64),
     /// The text file with the times of last appends.
     AppendTimes,
     /// The text file that says how far compaction has come.
@@ -60,6 +62,8 @@ pub fn file_kind(name: &str) -> FileKind {
                 .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
             if is_numbered {
                 FileKind::Torn(base)
+            } else if other == "damaged" || other.starts_with("damaged.") {
+                FileKind::Damaged(base)
             } else if other.ends_with(".deleted") || other.ends_with(".cleaned") {
                 FileKind::Leftover
             } else {

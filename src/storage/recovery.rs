@@ -227,7 +227,10 @@ impl<F: Fs> Opening<'_, F> {
                 FileKind::Torn(base) => {
                     listing.torn.insert(base);
                 }
-                FileKind::AppendTimes | FileKind::Cleaned | FileKind::Replace(_) => {}
+                FileKind::AppendTimes
+                | FileKind::Cleaned
+                | FileKind::Damaged(_)
+                | FileKind::Replace(_) => {}
                 FileKind::Leftover => {
                     log::info!(
                         "removing {}, left by an interrupted clean-up",
