@@ -1,8 +1,13 @@
 //! What requests mean and how replies read.
 
+use std::path::Path;
+use std::rc::Rc;
+
 use mini_broker::api::{
-    ApiError, ErrorCode, Explanation, PartitionKey, RecordState, Response, Run, Verdict,
+    ApiError, ErrorCode, Explanation, FileRange, PartitionKey, RecordState, Response, Run, Verdict,
 };
+use mini_broker::fs::mem::MemFs;
+use mini_broker::fs::{Fs, OpenMode};
 use mini_broker::outbox::Outbox;
 use mini_broker::protocol::Codec;
 use mini_broker::protocol::line::{Limits, LineCodec, verbs};
@@ -66,6 +71,31 @@ fn transcripts_of_every_verb() {
     for (input, expected) in cases {
         assert_eq!(session(input), expected, "{input:?}");
     }
+}
+
+#[test]
+fn a_fetch_owes_its_header_and_then_a_piece_of_the_file() {
+    let file = MemFs::new()
+        .open(Path::new("/log"), OpenMode::CreateNew)
+        .unwrap();
+    let range = FileRange {
+        file: Rc::new(file),
+        position: 100,
+        len: 4096,
+    };
+    let response = Response::Fetched {
+        range: Some(range),
+        first_offset: 5,
+        next_offset: 7,
+        high_watermark: 9,
+    };
+    let mut outbox = Outbox::new();
+    LineCodec::new(Limits::new(0)).encode(&response, &mut outbox);
+    assert_eq!(outbox.len(), "OK 4096 5 7 9\n".len() as u64 + 4096);
+    assert!(
+        outbox.tail_mut().is_empty(),
+        "the header is sealed in front of the file"
+    );
 }
 
 #[test]
