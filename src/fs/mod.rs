@@ -7,6 +7,8 @@
 //!
 //! Paths are given whole; an implementation resolves none of them against a working directory of its own.
 
+#![forbid(unsafe_code)]
+
 #[cfg(test)]
 mod conformance;
 pub mod disk;

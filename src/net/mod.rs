@@ -4,6 +4,8 @@
 //! business of its [session](session), which sees bytes and the broker but no socket; the socket around it is in
 //! [`connection`]. Everything below this module is handed `now`.
 
+#![forbid(unsafe_code)]
+
 mod connection;
 mod event_loop;
 mod input;

@@ -12,6 +12,8 @@
 //! 3. After each of those calls: where [`Codec::is_closing`], nothing more is decoded (and a tail ended), what is owed is sent,
 //!    and the connection is closed.
 
+#![forbid(unsafe_code)]
+
 pub mod line;
 
 use std::fmt::Debug;
