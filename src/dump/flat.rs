@@ -99,8 +99,10 @@ impl<'f> Flat<'f> {
             return Ok(Next::End);
         }
         // A file of its own has no base; any offset may follow any lower one.
+        let head = self.window.head(Layout::V1, position)?;
+        let base = head.map_or(self.expected, |head| head.first_offset);
         let bounds = Bounds {
-            base: self.expected,
+            base,
             upper: i64::MAX,
             layout: Layout::V1,
         };
