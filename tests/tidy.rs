@@ -91,7 +91,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
         "tests of one module, each short",
     ),
     ("tests/recovery.rs", 1240, "a table of damages, a row each"),
-    ("tests/server.rs", 760, "tests of one subject, each short"),
     (
         "tests/sim.rs",
         1020,
