@@ -260,7 +260,8 @@ impl<F: Fs> Log<F> {
                     "fdatasync of {} failed: {error}; it will be rebuilt",
                     path.display()
                 );
-                if let Err(error) = self.context.fs.remove_file(path) {
+                let fs = &self.context.fs;
+                if let Err(error) = fs.remove_file(path).and_then(|()| fs.sync_dir(&self.dir)) {
                     log::error!("{} cannot be removed: {error}", path.display());
                 }
             }

@@ -276,7 +276,8 @@ impl<F: Fs> Opening<'_, F> {
         }
         let uppers = listing.logs.keys().copied().skip(1);
         for ((&base, &size), upper) in listing.logs.iter().zip(uppers) {
-            if upper > self.recovery_point {
+            // One that ends just there may have been sealed since, and its indexes cut and not yet synced.
+            if upper >= self.recovery_point {
                 let path = segment_file(&self.dir, base, "log");
                 self.recover_sealed(base, upper, size)
                     .map_err(Error::io("recover", &path))?;
