@@ -17,7 +17,8 @@ use crate::format::{EntryHead, Layout};
 use crate::fs::{File, Fs, OpenMode};
 use crate::record::Record;
 
-use super::log::{Log, Sealed, WRITEBACK_BYTES};
+use super::floor_map::Sealed;
+use super::log::{Log, WRITEBACK_BYTES};
 use super::lookup::View;
 use super::names::{SEGMENT_SUFFIXES, segment_file};
 use super::offset_map::OffsetMap;
@@ -543,7 +544,7 @@ impl<F: Fs> Log<F> {
         };
         let mut last_append_ms = None;
         for base in &bases {
-            self.sealed.remove(base);
+            self.sealed.remove(*base);
             self.context.handles.forget(self.id, *base);
             self.mended.remove(base);
             last_append_ms = last_append_ms.max(self.append_times.remove(*base));

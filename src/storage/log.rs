@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -16,6 +16,7 @@ use super::active::Active;
 use super::append_times::AppendTimes;
 use super::cleaned::Cleaned;
 use super::context::LogContext;
+use super::floor_map::FloorMap;
 use super::lent::Lent;
 use super::names::segment_file;
 use super::offset_index::OffsetRow;
@@ -35,13 +36,6 @@ pub(super) struct Mark {
     pub(super) offset: i64,
     pub(super) base: i64,
     pub(super) position: u64,
-}
-
-/// A sealed segment, as the floor map holds it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sealed {
-    /// Bytes of its .log.
-    pub(super) bytes: u64,
 }
 
 /// A sealed segment whose bytes were not synced at the roll. It holds the handles that they were written through, since closing one would lose
@@ -67,7 +61,7 @@ pub struct Log<F: Fs> {
     pub(super) dir: PathBuf,
     pub(super) config: LogConfig,
     /// The floor map: base offset to segment, the active one excepted.
-    pub(super) sealed: BTreeMap<i64, Sealed>,
+    pub(super) sealed: FloorMap,
     pub(super) active: Active<F>,
     pub(super) earliest: i64,
     pub(super) next_offset: i64,
@@ -332,11 +326,7 @@ impl<F: Fs> Log<F> {
 
     /// Bytes of all .log files.
     pub fn bytes(&self) -> u64 {
-        self.sealed
-            .values()
-            .map(|segment| segment.bytes)
-            .sum::<u64>()
-            + self.active.written.bytes
+        self.sealed.bytes() + self.active.written.bytes
     }
 
     /// Number of segments.

@@ -29,6 +29,7 @@ mod context;
 pub mod data_dir;
 mod dirtiness;
 mod error;
+mod floor_map;
 mod lent;
 mod log;
 mod lookup;

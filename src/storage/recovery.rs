@@ -18,8 +18,9 @@ use super::active::{Active, Extent};
 use super::append_times::AppendTimes;
 use super::cleaned::Cleaned;
 use super::context::LogContext;
+use super::floor_map::{FloorMap, Sealed};
 use super::lent::Lent;
-use super::log::{Log, Mark, Sealed};
+use super::log::{Log, Mark};
 use super::names::{FileKind, file_kind, segment_file};
 use super::rebuild::SCAN_CHUNK_BYTES;
 use super::scan::{Scan, Scanned};
@@ -513,12 +514,12 @@ impl<F: Fs> Opening<'_, F> {
         log_start: i64,
     ) -> Result<(Log<F>, OpenReport), Error> {
         let next_offset = last.end.max(floor).max(last.cut_end);
-        let mut sealed: BTreeMap<i64, Sealed> = listing
+        let mut sealed: FloorMap = listing
             .logs
             .into_iter()
             .map(|(base, bytes)| (base, Sealed { bytes }))
             .collect();
-        sealed.remove(&last.active.base);
+        sealed.remove(last.active.base);
         let first_base = sealed
             .first_key_value()
             .map_or(last.active.base, |(base, _)| *base);

@@ -199,7 +199,7 @@ impl<F: Fs> Log<F> {
     fn retire(&mut self, facts: &SegmentFacts, reason: Reason) -> Result<Retired<F::File>, Error> {
         let base = facts.base;
         self.earliest = self.earliest.max(facts.next_base);
-        self.sealed.remove(&base);
+        self.sealed.remove(base);
         self.unsynced.retain(|segment| segment.base != base);
         self.context.handles.forget(self.id, base);
         self.append_times.remove(base);

@@ -9,7 +9,8 @@ use crate::format::Layout;
 use crate::fs::{File, Fs, OpenMode};
 
 use super::active::{Active, Extent};
-use super::log::{Log, Mark, Sealed, Unsynced};
+use super::floor_map::Sealed;
+use super::log::{Log, Mark, Unsynced};
 use super::names::{SEGMENT_SUFFIXES, segment_file};
 use super::{Error, FsyncPolicy};
 
@@ -225,14 +226,15 @@ impl<F: Fs> Log<F> {
         )?;
         let youngest = std::mem::replace(&mut self.active, active).base;
         self.active.must_roll = savepoint.must_roll;
-        let opened = self.sealed.split_off(&savepoint.base);
         self.context.handles.forget(self.id, savepoint.base);
-        for base in opened
-            .into_keys()
-            .filter(|base| *base > savepoint.base)
-            .chain([youngest])
-            .rev()
-        {
+        self.sealed.remove(savepoint.base);
+        let opened: Vec<i64> = self
+            .sealed
+            .range(savepoint.base..)
+            .map(|(base, _)| *base)
+            .collect();
+        for base in opened.into_iter().chain([youngest]).rev() {
+            self.sealed.remove(base);
             self.context.handles.forget(self.id, base);
             self.append_times.remove(base);
             self.remove_segment(base)?;

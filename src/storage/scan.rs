@@ -345,12 +345,14 @@ impl Scanned {
         if !holds::<F, OffsetRow>(fs, &path("index"), kept, rows)? {
             rebuild::cut_index::<F, TimeRow>(fs, &path("timeindex"), self.time_rows_kept)?;
         }
-        let offsets = bring_to(fs, &path("index"), kept, rows)?;
+        let is_sealed = name.upper != i64::MAX;
+        let offsets = bring_to(fs, &path("index"), kept, rows, is_sealed)?;
         let times = bring_to(
             fs,
             &path("timeindex"),
             self.time_rows_kept,
             &self.builder.time_rows,
+            is_sealed,
         )?;
         Ok(offsets || times)
     }
@@ -377,6 +379,7 @@ fn bring_to<F: Fs, R: Row>(
     path: &std::path::Path,
     kept: usize,
     rows: &[R],
+    is_sealed: bool,
 ) -> io::Result<bool> {
     let old = optional(SparseIndex::<F::File, R>::open_sealed(fs, path))?;
     let same = old.as_ref().map_or(0, |old| {
@@ -402,6 +405,9 @@ fn bring_to<F: Fs, R: Row>(
         row.encode(&mut bytes);
     }
     file.write_all_at(&bytes, len)?;
-    file.sync_data()?;
+    // That of the active segment is synced when it is sealed; until then the next start looks at it again.
+    if is_sealed {
+        file.sync_data()?;
+    }
     Ok(!missing.is_empty() || had_more)
 }
