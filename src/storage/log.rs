@@ -20,9 +20,9 @@ use super::floor_map::FloorMap;
 use super::lent::Lent;
 use super::names::segment_file;
 use super::offset_index::OffsetRow;
-use super::recovery::PendingCut;
 use super::sparse_index::SparseIndex;
 use super::time_index::TimeRow;
+use super::torn::PendingCut;
 use super::{Error, FsyncPolicy, LogConfig};
 
 /// The write buffer is written when it holds so many bytes.

@@ -48,6 +48,7 @@ mod sealed;
 mod sparse_index;
 mod time_index;
 mod time_lookup;
+mod torn;
 pub mod walk;
 pub mod window;
 

@@ -25,16 +25,10 @@ use super::names::{FileKind, file_kind, segment_file};
 use super::rebuild::SCAN_CHUNK_BYTES;
 use super::scan::{Scan, Scanned};
 use super::sealed::{SealedFiles, SealedName};
+use super::torn::PendingCut;
 use super::walk::{Bounds, Step, Walk};
 use super::window::Window;
 use super::{Error, OpenReport, StartFrom, replace};
-
-/// The end of a last segment that is to be put aside: not done yet for want of room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PendingCut {
-    /// Where it starts, bytes.
-    position: u64,
-}
 
 /// What a partition's directory holds.
 #[derive(Debug, Default)]
@@ -104,89 +98,6 @@ impl<F: Fs> Log<F> {
         let floor = recovery_point.max(log_start);
         let last = opening.open_segments(&listing, floor, start.is_clean)?;
         opening.finish(context, listing, last, floor, log_start)
-    }
-
-    /// Puts a torn end aside and cuts it off. Without room for that nothing is changed, and it is tried again at the next append.
-    ///
-    /// # Errors
-    /// `Io` where it failed.
-    pub(super) fn cut_pending(&mut self, now_ms: i64) -> Result<(), Error> {
-        let Some(cut) = self.pending_cut else {
-            return Ok(());
-        };
-        let base = self.active.base;
-        let path = segment_file(&self.dir, base, "log");
-        self.put_aside(base, cut.position)
-            .map_err(Error::io("put aside the torn end", &path))?;
-        let cut_off = self
-            .active
-            .log
-            .set_len(cut.position)
-            .and_then(|()| self.active.log.sync_data());
-        if let Err(error) = &cut_off {
-            self.turn_read_only("cut off a torn end", error);
-        }
-        cut_off.map_err(Error::io("cut", &path))?;
-        self.pending_cut = None;
-        if self.active.must_roll {
-            self.roll(now_ms, true)?;
-        }
-        Ok(())
-    }
-
-    /// Copies the end of a segment to the first free `.torn` name, durably.
-    fn put_aside(&self, base: i64, position: u64) -> io::Result<()> {
-        let fs = &self.context.fs;
-        let (path, file) = create_torn(fs, &self.dir, base)?;
-        let copied = copy_end(&*self.active.log, &file, position).and_then(|bytes| {
-            file.sync_data()?;
-            fs.sync_dir(&self.dir)?;
-            Ok(bytes)
-        });
-        match copied {
-            Ok(bytes) => {
-                log::warn!(
-                    "{}/{}: cut {bytes} bytes at position {position} of {base:020}.log, kept in {}",
-                    self.topic,
-                    self.partition,
-                    path.display()
-                );
-                Ok(())
-            }
-            Err(error) => {
-                drop(file);
-                fs.remove_file(&path)?;
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Creates `<base>.torn`, or `.torn.1` and so on where that exists.
-fn create_torn<F: Fs>(fs: &F, dir: &Path, base: i64) -> io::Result<(PathBuf, F::File)> {
-    let mut path = segment_file(dir, base, "torn");
-    for number in 1_u32.. {
-        match fs.open(&path, OpenMode::CreateNew) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                path = segment_file(dir, base, &format!("torn.{number}"));
-            }
-            result => return result.map(|file| (path, file)),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
-/// Copies what stands from `position` on; gives the number of bytes.
-fn copy_end<R: File, W: File>(from: &R, to: &W, position: u64) -> io::Result<u64> {
-    let mut buffer = vec![0; SCAN_CHUNK_BYTES];
-    let mut copied = 0;
-    loop {
-        let filled = from.read_at(&mut buffer, position + copied)?;
-        let Some(bytes) = buffer.get(..filled).filter(|bytes| !bytes.is_empty()) else {
-            return Ok(copied);
-        };
-        to.write_all_at(bytes, copied)?;
-        copied += filled as u64;
     }
 }
 
@@ -474,7 +385,7 @@ impl<F: Fs> Opening<'_, F> {
         let keeps_all = scanned.has_damage_to_keep && !is_lost;
         let cut_at = scanned.torn_from.filter(|_| !keeps_all);
         let bytes = cut_at.unwrap_or(size);
-        let cut = (cut_at.is_some() || is_lost).then_some(PendingCut { position: bytes });
+        let cut = (cut_at.is_some() || is_lost).then_some(PendingCut::at(bytes));
         self.report.torn_bytes += size - bytes;
         let mut rows = (scanned.offset_rows(), scanned.time_rows());
         match scanned.write_rows(&self.context.fs, &self.name(base, i64::MAX, size)) {

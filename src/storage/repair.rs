@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::format::EntryHead;
-use crate::fs::{File, Fs, OpenMode, ReadAt};
+use crate::fs::{File, Fs, OpenMode};
 
 use super::context::LogContext;
 use super::names::{FileKind, SEGMENT_SUFFIXES, file_kind, segment_file};
@@ -19,6 +19,7 @@ use super::rebuild::{RowBuilder, SCAN_CHUNK_BYTES, read_rows, sealed_indexes, wr
 use super::sealed::{SealedFiles, SealedName};
 use super::sparse_index::SparseIndex;
 use super::time_index::TimeRow;
+use super::torn::{copy, create_beside};
 use super::walk::{Bounds, Step, Walk, detect_layout};
 use super::window::Window;
 use super::{Error, replace};
@@ -155,48 +156,7 @@ fn plan_segment<F: Fs>(
         end: base,
     };
     let mut check = RowCheck::new(fs, &name, rows)?;
-    if let Some(layout) = detect_layout(&mut window, base, upper, &check.offset_rows)? {
-        let mut walk = Walk::new(
-            Bounds {
-                base,
-                upper,
-                layout,
-            },
-            0,
-            base,
-        );
-        loop {
-            match walk.step(&mut window, &check.offset_rows)? {
-                Step::Entry { position, head } => {
-                    check.note(base, position, &head);
-                    plan.end = head.last_offset + 1;
-                }
-                Step::Damage {
-                    position,
-                    offset,
-                    next_offset,
-                    next_position,
-                    ..
-                } => {
-                    plan.damaged.push(DamagedRange {
-                        position,
-                        end: next_position,
-                        offset,
-                        next_offset,
-                    });
-                }
-                Step::End => break,
-            }
-        }
-    } else if size > 0 {
-        let range = DamagedRange {
-            position: 0,
-            end: size,
-            offset: base,
-            next_offset: upper,
-        };
-        plan.damaged.push(range);
-    }
+    plan.look_through(&mut window, &mut check)?;
     plan.indexes_are_wrong |= check.is_wrong();
     Ok(plan)
 }
@@ -316,6 +276,55 @@ pub fn apply<F: Fs>(
 }
 
 impl SegmentPlan {
+    /// Walks through the log: notes what is damaged, and compares the indexes' rows with the rest.
+    fn look_through(&mut self, window: &mut Window<'_>, check: &mut RowCheck) -> io::Result<()> {
+        let (base, upper) = (self.base, self.upper);
+        let Some(layout) = detect_layout(window, base, upper, &check.offset_rows)? else {
+            if self.size > 0 {
+                let (position, end) = (0, self.size);
+                self.damaged.push(DamagedRange {
+                    position,
+                    end,
+                    offset: base,
+                    next_offset: upper,
+                });
+            }
+            return Ok(());
+        };
+        let mut walk = Walk::new(
+            Bounds {
+                base,
+                upper,
+                layout,
+            },
+            0,
+            base,
+        );
+        loop {
+            match walk.step(window, &check.offset_rows)? {
+                Step::Entry { position, head } => {
+                    check.note(base, position, &head);
+                    self.end = head.last_offset + 1;
+                }
+                Step::Damage {
+                    position,
+                    offset,
+                    next_offset,
+                    next_position: end,
+                    ..
+                } => {
+                    self.damaged.push(DamagedRange {
+                        position,
+                        end,
+                        offset,
+                        next_offset,
+                    });
+                }
+                Step::End => return Ok(()),
+            }
+        }
+    }
+
     fn name<'n>(&self, dir: &'n Path) -> SealedName<'n> {
         SealedName {
             dir,
@@ -346,22 +355,10 @@ fn move_aside<F: Fs>(
     aside: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
     let log = fs.open(&segment_file(dir, segment.base, "log"), OpenMode::Read)?;
-    let mut buffer = vec![0; SCAN_CHUNK_BYTES];
     for range in &segment.damaged {
-        let path = free_name(fs, dir, segment.base)?;
-        let file = fs.open(&path, OpenMode::CreateNew)?;
-        let mut position = range.position;
-        while position < range.end {
-            let filled = log.read_at(&mut buffer, position)?;
-            let left = usize::try_from(range.end - position).unwrap_or(usize::MAX);
-            let Some(bytes) = buffer
-                .get(..filled.min(left))
-                .filter(|bytes| !bytes.is_empty())
-            else {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            };
-            file.write_all_at(bytes, position - range.position)?;
-            position += bytes.len() as u64;
+        let (path, file) = create_beside(fs, dir, segment.base, "damaged")?;
+        if copy(&log, &file, range.position..range.end)? < range.end - range.position {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         file.sync_data()?;
         aside.push(path);
