@@ -14,11 +14,14 @@ use mio::{Interest, Registry, Token};
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 
-use super::input::ReadBuffer;
+use super::input::{READ_BYTES, ReadBuffer};
 use super::session::{Session, Turn};
 
 /// How many bytes a connection reads in one turn at most, about.
-const READ_BUDGET: usize = super::input::READ_BYTES;
+pub(super) const READ_BUDGET: usize = READ_BYTES;
+
+/// The same where every turn ends with an fdatasync, which the more share it the less they pay for.
+pub(super) const READ_BUDGET_SYNCED: usize = 8 * READ_BYTES;
 
 /// How many bytes a connection is sent in one turn at most.
 const WRITE_BUDGET: usize = 1024 * 1024;
@@ -139,7 +142,7 @@ impl Connection {
         if self.session.can_go_on() {
             self.session.go_on(turn);
         }
-        let mut budget = READ_BUDGET;
+        let mut budget = turn.read_budget;
         while budget > 0 && self.is_readable && self.session.wants_input() {
             match self.read(buffer) {
                 Ok(Some(0)) => self.session.end_of_input(),

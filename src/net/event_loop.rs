@@ -28,8 +28,9 @@ use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 use crate::protocol::line::{self, LineCodec};
+use crate::storage::FsyncPolicy;
 
-use super::connection::Stage;
+use super::connection::{READ_BUDGET, READ_BUDGET_SYNCED, Stage};
 use super::input::ReadBuffer;
 use super::listener::{Accepted, Listener};
 use super::session::{Session, Turn, Undecided};
@@ -85,6 +86,8 @@ pub struct EventLoop<F: Fs> {
     /// Once the loop is stopping: until when peers may still take what they are owed.
     stopping_until: Option<Duration>,
     table: Table,
+    /// How many bytes each connection reads in a turn, about.
+    read_budget: usize,
     buffer: ReadBuffer,
     undecided: Vec<Undecided>,
     tails: Tails,
@@ -117,6 +120,10 @@ impl<F: Fs> EventLoop<F> {
         poll.registry()
             .register(&mut stop, STOP, Interest::READABLE)?;
         let now = clock.now();
+        let read_budget = match broker.settings().fsync {
+            FsyncPolicy::Always => READ_BUDGET_SYNCED,
+            FsyncPolicy::EveryMs(_) | FsyncPolicy::Never => READ_BUDGET,
+        };
         Ok(Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_POLL),
@@ -129,6 +136,7 @@ impl<F: Fs> EventLoop<F> {
             is_refusing: false,
             stopping_until: None,
             table: Table::new(),
+            read_budget,
             buffer: ReadBuffer::new(),
             undecided: Vec::new(),
             tails: Tails::new(limits.max_backlog_bytes),
@@ -272,6 +280,7 @@ impl<F: Fs> EventLoop<F> {
             broker: &mut self.broker,
             clock: &*self.clock,
             now: self.now,
+            read_budget: self.read_budget,
             undecided: &mut self.undecided,
         };
         // Those that a budget stops queue up again behind these, for the next turn.

@@ -25,6 +25,8 @@ pub(super) struct Turn<'a, F: Fs> {
     pub(super) broker: &'a mut Broker<F>,
     pub(super) clock: &'a dyn Clock,
     pub(super) now: Now,
+    /// How many bytes each connection may read, about.
+    pub(super) read_budget: usize,
     /// What awaits the flush, of all connections.
     pub(super) undecided: &'a mut Vec<Undecided>,
 }
@@ -416,6 +418,7 @@ mod tests {
                 broker: &mut self.broker,
                 clock: &self.clock,
                 now: self.clock.now(),
+                read_budget: 0,
                 undecided: &mut self.undecided,
             };
             work(&mut self.session, &mut self.buffer, &mut turn);
