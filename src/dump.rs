@@ -5,7 +5,7 @@
 //! [`storage::walk`](crate::storage::walk), the same code that the broker reads and recovers with.
 //!
 //! [`rows`] reads the sparse indexes, [`segment`] goes through one log and holds its indexes against it, [`directory`] does that for
-//! a whole data directory, [`print`] makes the lines; [`flat`] reads what import takes.
+//! a whole data directory, [`mod@print`] makes the lines; [`flat`] reads what import takes.
 #![forbid(unsafe_code)]
 
 pub mod directory;
