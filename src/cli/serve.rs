@@ -105,6 +105,10 @@ impl Args {
         Limits {
             max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
             max_backlog_bytes: self.max_backlog_bytes,
+            read_budget: match self.fsync {
+                FsyncPolicy::Always => net::READ_BUDGET_SYNCED,
+                FsyncPolicy::EveryMs(_) | FsyncPolicy::Never => net::READ_BUDGET,
+            },
             line: line::Limits::new(batch_bytes_max),
             max_descriptors,
         }

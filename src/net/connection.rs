@@ -14,14 +14,8 @@ use mio::{Interest, Registry, Token};
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 
-use super::input::{READ_BYTES, ReadBuffer};
+use super::input::ReadBuffer;
 use super::session::{Session, Turn};
-
-/// How many bytes a connection reads in one turn at most, about.
-pub(super) const READ_BUDGET: usize = READ_BYTES;
-
-/// The same where every turn ends with an fdatasync, which the more share it the less they pay for.
-pub(super) const READ_BUDGET_SYNCED: usize = 8 * READ_BYTES;
 
 /// How many bytes a connection is sent in one turn at most.
 const WRITE_BUDGET: usize = 1024 * 1024;

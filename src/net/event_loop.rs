@@ -28,9 +28,8 @@ use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 use crate::protocol::line::{self, LineCodec};
-use crate::storage::FsyncPolicy;
 
-use super::connection::{READ_BUDGET, READ_BUDGET_SYNCED, Stage};
+use super::connection::Stage;
 use super::input::ReadBuffer;
 use super::listener::{Accepted, Listener};
 use super::session::{Session, Turn, Undecided};
@@ -44,6 +43,9 @@ pub struct Limits {
     pub max_connections: usize,
     /// `--max-backlog-bytes`: with more owed to a peer, nothing is read from it.
     pub max_backlog_bytes: u64,
+    /// How many bytes each connection reads in one turn at most, about: [`READ_BUDGET`](super::READ_BUDGET) or
+    /// [`READ_BUDGET_SYNCED`](super::READ_BUDGET_SYNCED).
+    pub read_budget: usize,
     /// What a connection may send.
     pub line: line::Limits,
     /// The soft limit of file descriptors: where few are left, accepting pauses.
@@ -86,8 +88,6 @@ pub struct EventLoop<F: Fs> {
     /// Once the loop is stopping: until when peers may still take what they are owed.
     stopping_until: Option<Duration>,
     table: Table,
-    /// How many bytes each connection reads in a turn, about.
-    read_budget: usize,
     buffer: ReadBuffer,
     undecided: Vec<Undecided>,
     tails: Tails,
@@ -120,10 +120,6 @@ impl<F: Fs> EventLoop<F> {
         poll.registry()
             .register(&mut stop, STOP, Interest::READABLE)?;
         let now = clock.now();
-        let read_budget = match broker.settings().fsync {
-            FsyncPolicy::Always => READ_BUDGET_SYNCED,
-            FsyncPolicy::EveryMs(_) | FsyncPolicy::Never => READ_BUDGET,
-        };
         Ok(Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_POLL),
@@ -136,7 +132,6 @@ impl<F: Fs> EventLoop<F> {
             is_refusing: false,
             stopping_until: None,
             table: Table::new(),
-            read_budget,
             buffer: ReadBuffer::new(),
             undecided: Vec::new(),
             tails: Tails::new(limits.max_backlog_bytes),
@@ -280,7 +275,7 @@ impl<F: Fs> EventLoop<F> {
             broker: &mut self.broker,
             clock: &*self.clock,
             now: self.now,
-            read_budget: self.read_budget,
+            read_budget: self.limits.read_budget,
             undecided: &mut self.undecided,
         };
         // Those that a budget stops queue up again behind these, for the next turn.

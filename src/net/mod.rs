@@ -16,3 +16,9 @@ mod tails;
 
 pub use event_loop::{EventLoop, Limits};
 pub use listener::bind;
+
+/// How many bytes a connection reads in one turn at most, about: one read, so that many clients get their turn soon.
+pub const READ_BUDGET: usize = input::READ_BYTES;
+
+/// The same where every turn ends with an fdatasync: the more bytes share it, the less each pays.
+pub const READ_BUDGET_SYNCED: usize = 8 * input::READ_BYTES;

@@ -196,6 +196,7 @@ impl Thread {
             let limits = Limits {
                 max_connections: 1000,
                 max_backlog_bytes: backlog_bytes,
+                read_budget: net::READ_BUDGET,
                 line: line::Limits::new(1 << 20),
                 max_descriptors: 10_000,
             };
