@@ -143,6 +143,7 @@ impl Connection {
                 Ok(Some(len)) => {
                     self.session.receive(buffer, len, turn);
                     budget = budget.saturating_sub(len);
+                    turn.bytes_read += len;
                 }
                 Ok(None) => {}
                 Err(error) => return self.fail("reading", &error),

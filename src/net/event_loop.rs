@@ -55,6 +55,9 @@ pub struct Limits {
 /// How many events one poll gives at most.
 const EVENTS_PER_POLL: usize = 1024;
 
+/// After about so many bytes of input, of all connections, a turn goes on to its flush, so that no client waits long for it.
+const TURN_BYTES: usize = 8 * 1024 * 1024;
+
 /// What is not in memory is looked for again after so long.
 const COLD_RETRY: Duration = Duration::from_millis(1);
 
@@ -276,10 +279,14 @@ impl<F: Fs> EventLoop<F> {
             clock: &*self.clock,
             now: self.now,
             read_budget: self.limits.read_budget,
+            bytes_read: 0,
             undecided: &mut self.undecided,
         };
         // Those that a budget stops queue up again behind these, for the next turn.
         for _ in 0..self.table.ready_len() {
+            if turn.bytes_read >= TURN_BYTES {
+                break;
+            }
             let Some((slot, connection)) = self.table.next_ready() else {
                 continue;
             };

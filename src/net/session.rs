@@ -27,6 +27,8 @@ pub(super) struct Turn<'a, F: Fs> {
     pub(super) now: Now,
     /// How many bytes each connection may read, about.
     pub(super) read_budget: usize,
+    /// Bytes read by now, of all connections.
+    pub(super) bytes_read: usize,
     /// What awaits the flush, of all connections.
     pub(super) undecided: &'a mut Vec<Undecided>,
 }
@@ -419,6 +421,7 @@ mod tests {
                 clock: &self.clock,
                 now: self.clock.now(),
                 read_budget: 0,
+                bytes_read: 0,
                 undecided: &mut self.undecided,
             };
             work(&mut self.session, &mut self.buffer, &mut turn);
