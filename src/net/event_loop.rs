@@ -31,7 +31,7 @@ use crate::protocol::line::{self, LineCodec};
 
 use super::connection::Stage;
 use super::input::ReadBuffer;
-use super::listener::{Accepted, Listener};
+use super::listener::{Accepted, Listener, Warnings};
 use super::session::{Session, Turn, Undecided};
 use super::table::Table;
 use super::tails::Tails;
@@ -86,8 +86,8 @@ pub struct EventLoop<F: Fs> {
     listener: Option<Listener>,
     /// A byte on it, or its end, stops the loop.
     stop: UnixStream,
-    /// Whether the last one who came was one too many.
-    is_refusing: bool,
+    /// Of connections that are one too many.
+    refusals: Warnings,
     /// Once the loop is stopping: until when peers may still take what they are owed.
     stopping_until: Option<Duration>,
     table: Table,
@@ -132,7 +132,7 @@ impl<F: Fs> EventLoop<F> {
             limits,
             listener: Some(Listener::new(listener, limits.max_descriptors)),
             stop,
-            is_refusing: false,
+            refusals: Warnings::default(),
             stopping_until: None,
             table: Table::new(),
             buffer: ReadBuffer::new(),
@@ -255,7 +255,7 @@ impl<F: Fs> EventLoop<F> {
             return;
         };
         if is_full {
-            if !self.is_refusing {
+            if self.refusals.is_due(self.now.mono) {
                 log::warn!("connections are refused: max_connections={max_connections}");
             }
             connection.session.reject(&ApiError::new(
@@ -265,7 +265,6 @@ impl<F: Fs> EventLoop<F> {
                 ),
             ));
         }
-        self.is_refusing = is_full;
         let id = connection.session.id();
         log::debug!("connection={} peer={peer} refused={is_full}", id.0);
         connection.register(self.poll.registry(), Token(slot));

@@ -25,6 +25,9 @@ const WAITING_MAX: i32 = 4096;
 /// How long accepting pauses when it has failed or descriptors have run short, unless a connection closes before.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The log is told of the same thing once in so long.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// A peer that vanished is noticed after about so many seconds.
 const KEEPALIVE_SECS: u32 = 120;
 
@@ -86,6 +89,7 @@ pub(super) struct Listener {
     allowance: u64,
     /// Until when accepting pauses, by the monotonic clock.
     paused_until: Option<Duration>,
+    warnings: Warnings,
 }
 
 impl Listener {
@@ -96,6 +100,7 @@ impl Listener {
             is_ready: true,
             allowance: 0,
             paused_until: None,
+            warnings: Warnings::default(),
         }
     }
 
@@ -130,7 +135,7 @@ impl Listener {
         if spare == 0 {
             self.pause(
                 now,
-                "few file descriptors are left (raise the limit: ulimit -n)",
+                "few file descriptors are left, those who wait get in as others leave (raise the limit: ulimit -n)",
             );
             return;
         }
@@ -143,12 +148,12 @@ impl Listener {
             self.allowance -= 1;
             match self.socket.accept() {
                 Ok((socket, peer)) => {
-                    self.resumed();
+                    self.paused_until = None;
                     set_options(&socket);
                     return Accepted::Socket(socket, peer);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.resumed();
+                    self.paused_until = None;
                     self.is_ready = false;
                 }
                 // The peer was gone before it was let in.
@@ -171,16 +176,27 @@ impl Listener {
     }
 
     fn pause(&mut self, now: Duration, why: &str) {
-        if self.paused_until.is_none() {
+        if self.paused_until.is_none() && self.warnings.is_due(now) {
             log::warn!("accepting connections pauses: {why}");
         }
         self.paused_until = Some(now + PAUSE);
     }
+}
 
-    fn resumed(&mut self) {
-        if self.paused_until.take().is_some() {
-            log::info!("connections are accepted again");
+/// Keeps a warning from filling the log: at the edge of a limit each client that comes or goes would make another.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    quiet_until: Duration,
+}
+
+impl Warnings {
+    /// Whether the last one that was due is long enough ago.
+    pub(super) fn is_due(&mut self, now: Duration) -> bool {
+        let is_due = self.quiet_until <= now;
+        if is_due {
+            self.quiet_until = now + QUIET;
         }
+        is_due
     }
 }
 
