@@ -26,7 +26,7 @@ const WAITING_MAX: i32 = 4096;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The log is told of the same thing once in so long.
-const QUIET: Duration = Duration::from_secs(60);
+const QUIET: Duration = Duration::from_mins(1);
 
 /// A peer that vanished is noticed after about so many seconds.
 const KEEPALIVE_SECS: u32 = 120;
