@@ -199,6 +199,15 @@ pub fn is_byte_resident(file: BorrowedFd<'_>, position: u64) -> io::Result<bool>
     }
 }
 
+/// Writes out what is dirty of the file system that holds the open file.
+///
+/// # Errors
+/// What the system says.
+pub fn sync_filesystem(file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and the call takes nothing else.
+    checked(unsafe { libc::syncfs(file.as_raw_fd()) })
+}
+
 /// Bytes that a process without privileges can still write on the file system that holds `path`.
 ///
 /// # Errors

@@ -40,6 +40,9 @@ impl<F: Fs> Broker<F> {
         bind()?;
         let is_clean = data_dir.begin().map_err(words)?;
         let loaded = data_dir.load_topics().map_err(words)?;
+        if !is_clean && !loaded.topics.is_empty() {
+            data_dir.write_out();
+        }
         if let Err(error) = data_dir.ensure_spare() {
             log::error!("appends are refused until there is space: {error}");
         }

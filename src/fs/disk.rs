@@ -120,6 +120,13 @@ impl Fs for DiskFs {
         }
     }
 
+    fn write_out(&self, path: &Path) {
+        let synced = fs::File::open(path).and_then(|file| sys::sync_filesystem(file.as_fd()));
+        if let Err(error) = synced {
+            log::warn!("syncfs of {} failed: {error}", path.display());
+        }
+    }
+
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         sys::free_bytes(path)
     }

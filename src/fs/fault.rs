@@ -228,6 +228,10 @@ where
         self.inner.lock(path)
     }
 
+    fn write_out(&self, path: &Path) {
+        self.inner.write_out(path);
+    }
+
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
         self.plan.look()?;
         self.inner.free_bytes(path)

@@ -219,6 +219,10 @@ pub trait Fs: Clone + Debug + 'static {
     /// What the system says.
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
 
+    /// Writes out what is dirty of the file system that holds `path`, all together (`syncfs`); promises nothing: each file is synced
+    /// by its own call all the same, which then has little left to do.
+    fn write_out(&self, path: &Path);
+
     /// Bytes that a process without privileges can still write on the file system that holds `path`.
     ///
     /// # Errors

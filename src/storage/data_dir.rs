@@ -116,17 +116,13 @@ impl<F: Fs> DataDir<F> {
         self.checkpoints.remove_tmp()?;
         let topics = self.root.join(TOPICS);
         match self.fs.create_dir(&topics) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(Error::io("creation", &topics)(e));
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            // Where the properties are made as well, their sync of the directory serves both.
+            Ok(()) if self.identity.is_none() => {}
+            result => {
+                result.map_err(Error::io("creation", &topics))?;
+                self.sync_root()?;
             }
-            Ok(()) | Err(_) => {}
-        }
-        if !is_clean {
-            // A process that was killed may have made names that it did not sync; what is found now must stay.
-            self.fs
-                .sync_dir(&topics)
-                .map_err(Error::io("fsync", &topics))?;
-            self.sync_root()?;
         }
         if self.identity.is_none() {
             self.sync_parent()?;
@@ -193,6 +189,12 @@ impl<F: Fs> DataDir<F> {
         self.fs
             .free_bytes(&self.root)
             .map_err(Error::io("statvfs", &self.root))
+    }
+
+    /// Asks the system to write out everything that it holds of the file system, in one go: before a start that syncs many files one after
+    /// another. Promises nothing.
+    pub fn write_out(&self) {
+        self.fs.write_out(&self.root);
     }
 
     /// Makes the name of a new data directory itself durable.
