@@ -196,7 +196,7 @@ impl<F: Fs> EventLoop<F> {
             .into_iter()
             .flatten()
             .min()
-            .map(|at| at.saturating_sub(self.now.mono))
+            .map(|at| at.saturating_sub(self.clock.now().mono))
     }
 
     fn note_events(&mut self) {
@@ -352,14 +352,17 @@ impl<F: Fs> EventLoop<F> {
         match connection.output(cold) {
             Progress::Drained => {
                 connection.session.outbox().release(&mut self.spares);
-                if connection.session.is_closing() {
+                if connection.session.is_closing() && connection.stage == Stage::Serving {
                     self.end(slot);
                     return;
                 }
             }
             Progress::Cold => {
+                // The first one sets the time: one more must not put off the others.
+                if self.cold.is_empty() {
+                    self.cold_retry = self.now.mono + COLD_RETRY;
+                }
                 self.cold.push(id);
-                self.cold_retry = self.now.mono + COLD_RETRY;
             }
             Progress::Blocked | Progress::Budget => {}
         }

@@ -19,6 +19,9 @@ use crate::protocol::{Codec, Decoded};
 
 use super::input::{Input, ReadBuffer};
 
+/// What the answer to an append may take, an error's words included: it counts as owed before it is known.
+const REPLY_BYTES_MAX: u64 = 256;
+
 /// What a turn of the loop lends to a session.
 #[derive(Debug)]
 pub(super) struct Turn<'a, F: Fs> {
@@ -83,8 +86,10 @@ pub(super) struct Session {
     is_full: bool,
     /// Whether the peer will send no more.
     is_ended: bool,
-    /// Appends of this turn without an answer.
+    /// Runs of appends of this turn, and refusals behind them, without an answer.
     undecided: u32,
+    /// The answers that they will get.
+    undecided_records: u64,
 }
 
 impl Session {
@@ -100,6 +105,7 @@ impl Session {
             is_full: false,
             is_ended: false,
             undecided: 0,
+            undecided_records: 0,
         }
     }
 
@@ -220,6 +226,7 @@ impl Session {
         if self.undecided > 0 {
             return;
         }
+        self.undecided_records = 0;
         match self.state {
             State::BeforeRequest => self.state = State::Open,
             State::BeforeReply => {
@@ -287,6 +294,11 @@ impl Session {
     }
 
     fn appended(&mut self, run: Run, undecided: &mut Vec<Undecided>) {
+        self.undecided_records += if run.is_batch {
+            1
+        } else {
+            u64::from(run.count)
+        };
         if let Some(Undecided {
             connection,
             append: Append::Run(last),
@@ -312,6 +324,7 @@ impl Session {
             return;
         }
         self.undecided += 1;
+        self.undecided_records += 1;
         undecided.push(Undecided {
             connection: self.id,
             append: Append::Refused(error),

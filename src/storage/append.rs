@@ -61,7 +61,10 @@ impl<F: Fs> Log<F> {
         }
         let sum = u32::try_from(total).unwrap_or(u32::MAX);
         let rows_max = total / u64::from(self.config.index_interval_bytes.max(1)) + 2;
-        let fits = !self.active.must_roll_for(last, latest, sum, &self.config)
+        let is_within =
+            count == 1 || self.active.now.bytes + total <= u64::from(self.config.segment_bytes);
+        let fits = is_within
+            && !self.active.must_roll_for(last, latest, sum, &self.config)
             && self.active.has_room_for_rows(rows_max);
         if fits {
             for record in records {

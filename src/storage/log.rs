@@ -204,10 +204,14 @@ impl<F: Fs> Log<F> {
 
     /// Lets readers see what is written (and, under `always`, durable). The loop calls it after the flush of a turn.
     pub fn publish(&mut self) {
-        self.published = match self.context.fsync {
+        let mark = match self.context.fsync {
             FsyncPolicy::Always => self.durable,
             FsyncPolicy::EveryMs(_) | FsyncPolicy::Never => self.written,
         };
+        // What readers have seen stays visible, whatever failed since.
+        if mark.offset >= self.published.offset {
+            self.published = mark;
+        }
     }
 
     /// A slice of background work: syncs one sealed segment whose bytes were not synced at its roll. Returns whether more is left.

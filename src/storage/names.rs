@@ -47,7 +47,12 @@ pub fn file_kind(name: &str) -> FileKind {
     if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return FileKind::Unknown;
     }
-    let Ok(base) = digits.parse() else {
+    // Every offset of a segment is within 31 bits of its base.
+    let Some(base) = digits
+        .parse()
+        .ok()
+        .filter(|base| *base <= i64::MAX - i64::from(i32::MAX))
+    else {
         return FileKind::Unknown;
     };
     match suffix {

@@ -15,24 +15,30 @@ use super::lookup::{Found, Located, Trail, View};
 use super::window::Window;
 use super::{Error, Fetched, ReadOutcome};
 
+/// What a record costs in memory beside its bytes, about.
+const PLACE_BYTES: u64 = 64;
+
 /// What a read has given so far, and may give.
 struct Give<'o> {
     out: &'o mut Records,
-    /// The length of `out` and its payload when the read is full.
+    /// The length of `out` when the read is full.
     records_max: u64,
-    payload_max: u64,
+    /// Stored bytes that may still be given: heads count, or a read of empty records would have no end.
+    bytes_left: u64,
     crc: CrcMode,
     next_offset: i64,
 }
 
 impl Give<'_> {
     fn is_full(&self) -> bool {
-        self.out.len() as u64 >= self.records_max
-            || self.out.payload_bytes() as u64 >= self.payload_max
+        self.out.len() as u64 >= self.records_max || self.bytes_left == 0
     }
 
     fn push(&mut self, record: &StoredRecord<'_>, head: &EntryHead) {
         self.out.push(record);
+        self.bytes_left = self
+            .bytes_left
+            .saturating_sub(u64::from(head.length) + PLACE_BYTES);
         self.next_offset = head.last_offset + 1;
     }
 }
@@ -58,7 +64,7 @@ impl<F: Fs> Log<F> {
         Ok(())
     }
 
-    /// Appends records from `offset` on to `out`: at most `max_records`, and none more once `max_bytes` of payload are there; at least one where
+    /// Appends records from `offset` on to `out`: at most `max_records`, and none more once about `max_bytes` of memory are filled; at least one where
     /// one is there. `offset == high_watermark` gives none.
     ///
     /// # Errors
@@ -73,11 +79,10 @@ impl<F: Fs> Log<F> {
     ) -> Result<ReadOutcome, Error> {
         self.check_range(offset)?;
         let records_max = (out.len() as u64).saturating_add(max_records.max(1));
-        let payload_max = (out.payload_bytes() as u64).saturating_add(max_bytes.max(1));
         let mut give = Give {
             out,
             records_max,
-            payload_max,
+            bytes_left: max_bytes.max(1),
             crc,
             next_offset: offset,
         };

@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::api::CrcMode;
 use crate::fs::{DirEntry, File, Fs, OpenMode};
 
 use super::LogConfig;
@@ -129,6 +130,7 @@ impl<F: Fs> Opening<'_, F> {
                 .map_err(|error| io::Error::other(error.to_string()))?;
             entries = fs.read_dir(&self.dir)?;
         }
+        let has_manifest = entries.iter().any(is_manifest);
         for entry in entries {
             let name = entry.name.to_string_lossy().into_owned();
             match file_kind(&name) {
@@ -143,6 +145,10 @@ impl<F: Fs> Opening<'_, F> {
                 | FileKind::Cleaned
                 | FileKind::Damaged(_)
                 | FileKind::Replace(_) => {}
+                // Beside a manifest that nobody understands they may be the only copy.
+                FileKind::Leftover if has_manifest => {
+                    log::warn!("{} is left alone", self.dir.join(&name).display());
+                }
                 FileKind::Leftover => {
                     log::info!(
                         "removing {}, left by an interrupted clean-up",
@@ -485,9 +491,26 @@ impl<F: Fs> Opening<'_, F> {
 }
 
 impl<F: Fs> Log<F> {
+    /// After a start whose fsync failed, readers see what was durable before, and no more.
+    fn hide_unsynced(&mut self) {
+        let durable = self.durable.offset;
+        if let Ok(Some((base, found))) = self.locate(durable, CrcMode::Skip)
+            && found.head.first_offset == durable
+        {
+            let mark = Mark {
+                offset: durable,
+                base,
+                position: found.position,
+            };
+            self.durable = mark;
+            self.published = mark;
+        }
+    }
+
     /// Does what the end of a log that was just opened needs, as far as there is room.
     fn settle_end(&mut self, now_ms: i64) -> Result<(), Error> {
         if self.is_read_only {
+            self.hide_unsynced();
             return Ok(());
         }
         let is_behind = self.next_offset > self.active.base && self.active.now.bytes == 0;

@@ -80,6 +80,10 @@ fn find_time<F: Fs>(
         .checked_sub(1)
         .and_then(|number| view.time.get(number));
     for row in [before, row].into_iter().flatten() {
+        if view.bounds.base + i64::from(row.relative) >= view.bounds.upper {
+            // It stands for a record that readers do not see yet.
+            continue;
+        }
         is_odd |= !is_named(view, window, row)?;
     }
     let below = match row {

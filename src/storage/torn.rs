@@ -18,12 +18,20 @@ use super::rebuild::SCAN_CHUNK_BYTES;
 pub(super) struct PendingCut {
     /// Where it starts, bytes.
     position: u64,
+    /// When it was tried last, by the broker's clock.
+    tried_ms: Option<i64>,
 }
+
+/// How long until a cut that found no room is tried again.
+const RETRY_MS: i64 = 1000;
 
 impl PendingCut {
     /// A cut at a position, bytes.
     pub(super) fn at(position: u64) -> Self {
-        Self { position }
+        Self {
+            position,
+            tried_ms: None,
+        }
     }
 }
 
@@ -38,6 +46,19 @@ impl<F: Fs> Log<F> {
         };
         let base = self.active.base;
         let path = segment_file(&self.dir, base, "log");
+        // Each try copies the end until the disk is full again: not at every append.
+        if cut
+            .tried_ms
+            .is_some_and(|tried| (tried..tried + RETRY_MS).contains(&now_ms))
+        {
+            return Err(Error::io("put aside the torn end", &path)(
+                io::ErrorKind::StorageFull.into(),
+            ));
+        }
+        self.pending_cut = Some(PendingCut {
+            tried_ms: Some(now_ms),
+            ..cut
+        });
         self.put_aside(base, cut.position)
             .map_err(Error::io("put aside the torn end", &path))?;
         let cut_off = self

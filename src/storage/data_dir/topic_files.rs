@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::{DirEntry, File, Fs, OpenMode};
 use crate::storage::Error;
+use crate::storage::names::{FileKind, file_kind};
 
 use super::checkpoints::remove_if_there;
 use super::{DataDir, PARTITIONS_MAX, TOPICS, is_topic_name, parse_partition_dir};
@@ -41,7 +42,9 @@ pub struct Loaded {
 pub enum CreateError {
     /// A directory of that name is there, belongs to no topic, and holds records.
     Stranger(PathBuf),
-    /// The system refused something; what had been made was taken back as far as possible.
+    /// Refused before anything was changed.
+    Refused(Error),
+    /// The system refused something half-way; what had been made was taken back as far as possible.
     Storage(Error),
 }
 
@@ -88,7 +91,9 @@ impl<F: Fs> DataDir<F> {
                 Some(Found::Topic(topic)) => {
                     topics.insert(topic.name.clone(), topic);
                 }
-                Some(Found::Deleted(name)) => self.finish(&mut self.deletion(&name)?)?,
+                Some(Found::Deleted(name, partitions)) => {
+                    self.finish(&mut self.deletion(&name, partitions)?)?;
+                }
                 None => loaded.strangers.push(dir.join(&entry.name)),
             }
         }
@@ -103,16 +108,16 @@ impl<F: Fs> DataDir<F> {
     /// Creates a topic: its file, then its directories, durable when this returns.
     ///
     /// # Errors
-    /// As [`CreateError`] says; `AlreadyExists` within where its file is there.
+    /// As [`CreateError`] says; `Refused` with `AlreadyExists` within where its file is there, damaged maybe.
     pub fn create_topic(&self, topic: &TopicFile) -> Result<(), CreateError> {
         let path = self.topic_path(&topic.name);
         match self.fs.exists(&path) {
             Ok(false) => {}
             Ok(true) => {
                 let exists = io::ErrorKind::AlreadyExists.into();
-                return Err(CreateError::Storage(Error::io("creation", &path)(exists)));
+                return Err(CreateError::Refused(Error::io("creation", &path)(exists)));
             }
-            Err(e) => return Err(CreateError::Storage(Error::io("look-up", &path)(e))),
+            Err(e) => return Err(CreateError::Refused(Error::io("look-up", &path)(e))),
         }
         let mut is_new = Vec::new();
         for partition in 0..topic.partitions {
@@ -148,10 +153,20 @@ impl<F: Fs> DataDir<F> {
     /// # Errors
     /// What the system says.
     pub fn mark_deleted(&self, topic: &str) -> Result<Deletion, Error> {
-        let text = format!("{}={}\n", DELETED.0, DELETED.1);
-        self.checkpoints
-            .replace_text(&self.topic_path(topic), &text)?;
-        self.deletion(topic)
+        let path = self.topic_path(topic);
+        let text = read_text(&self.fs, &path).map_err(Error::io("read", &path))?;
+        // Directories beyond its partitions are strangers, and stay. A creation that came to nothing may have left no file.
+        let partitions = match text.and_then(|text| Found::parse(topic, &text)) {
+            Some(Found::Topic(topic)) => Some(topic.partitions),
+            Some(Found::Deleted(_, partitions)) => partitions,
+            None => Some(0),
+        };
+        let mut text = format!("{}={}\n", DELETED.0, DELETED.1);
+        if let Some(partitions) = partitions {
+            text = format!("{text}partitions={partitions}\n");
+        }
+        self.checkpoints.replace_text(&path, &text)?;
+        self.deletion(topic, partitions)
     }
 
     /// Goes on with a deletion by one bounded step; returns whether it is done. Nothing may still send from the topic's files: big ones are
@@ -184,8 +199,8 @@ impl<F: Fs> DataDir<F> {
         Ok(())
     }
 
-    /// Everything of a topic that is marked as deleted.
-    fn deletion(&self, topic: &str) -> Result<Deletion, Error> {
+    /// Everything of a topic that is marked as deleted; where its number of partitions is not known, every directory of its name.
+    fn deletion(&self, topic: &str, partitions: Option<u32>) -> Result<Deletion, Error> {
         let mut deletion = Deletion {
             topic: topic.to_owned(),
             dirs: Vec::new(),
@@ -193,11 +208,15 @@ impl<F: Fs> DataDir<F> {
         };
         for entry in self.list(&self.root)? {
             let name = entry.name.to_str().and_then(parse_partition_dir);
-            if !entry.is_dir || name.is_none_or(|(of, _)| of != topic) {
+            let is_of_topic = name.is_some_and(|(of, number)| {
+                of == topic && partitions.is_none_or(|partitions| number < partitions)
+            });
+            if !entry.is_dir || !is_of_topic {
                 continue;
             }
             let dir = self.root.join(&entry.name);
-            let ours = self.list(&dir)?.into_iter().filter(is_ours);
+            let ours = self.list(&dir)?.into_iter();
+            let ours = ours.filter(|file| kind(file) != FileKind::Unknown);
             deletion.files.extend(ours.map(|file| dir.join(file.name)));
             deletion.dirs.push(dir);
         }
@@ -359,19 +378,27 @@ impl<F: Fs> DataDir<F> {
 
     /// Makes sure that no records lie where a partition is to be: removes empty segments. Returns whether there is no such directory.
     fn clear_stranger(&self, dir: &Path) -> Result<bool, CreateError> {
-        let storage = |operation| move |e| CreateError::Storage(Error::io(operation, dir)(e));
-        if !self.fs.exists(dir).map_err(storage("look-up"))? {
+        let refused = |operation| move |e| CreateError::Refused(Error::io(operation, dir)(e));
+        if !self.fs.exists(dir).map_err(refused("look-up"))? {
             return Ok(true);
         }
-        let files = self.fs.read_dir(dir).map_err(storage("listing"))?;
-        let holds_records = |file: &DirEntry| is_ours(file) && is_log(file) && file.len > 0;
+        let files = self.fs.read_dir(dir).map_err(refused("listing"))?;
+        let holds_records = |file: &DirEntry| {
+            file.len > 0 && matches!(kind(file), FileKind::Log(_) | FileKind::Leftover)
+        };
         if files.iter().any(holds_records) {
             return Err(CreateError::Stranger(dir.to_owned()));
         }
-        for file in files.iter().filter(|file| is_ours(file) && !is_torn(file)) {
-            remove_if_there(&self.fs, &dir.join(&file.name)).map_err(CreateError::Storage)?;
+        let is_kept = |file: &DirEntry| {
+            matches!(
+                kind(file),
+                FileKind::Torn(_) | FileKind::Damaged(_) | FileKind::Unknown
+            )
+        };
+        for file in files.iter().filter(|file| !is_kept(file)) {
+            remove_if_there(&self.fs, &dir.join(&file.name)).map_err(CreateError::Refused)?;
         }
-        self.fs.sync_dir(dir).map_err(storage("fsync"))?;
+        self.fs.sync_dir(dir).map_err(refused("fsync"))?;
         Ok(false)
     }
 
@@ -404,14 +431,12 @@ const OURS: [&str; 8] = [
 
 enum Found {
     Topic(TopicFile),
-    Deleted(String),
+    /// Its name, and how many partitions it had.
+    Deleted(String, Option<u32>),
 }
 
 impl Found {
     fn parse(name: &str, text: &str) -> Option<Self> {
-        if properties(text).any(|line| line == DELETED) {
-            return Some(Self::Deleted(name.to_owned()));
-        }
         let mut partitions = None;
         let mut configs = Vec::new();
         for (config, value) in properties(text) {
@@ -420,6 +445,9 @@ impl Found {
             } else {
                 configs.push((config.to_owned(), value.to_owned()));
             }
+        }
+        if properties(text).any(|line| line == DELETED) {
+            return Some(Self::Deleted(name.to_owned(), partitions));
         }
         let partitions = partitions.filter(|n| (1..=PARTITIONS_MAX).contains(n))?;
         Some(Self::Topic(TopicFile {
@@ -440,26 +468,10 @@ impl TopicFile {
     }
 }
 
-/// Whether a name in a partition's directory is the broker's: append-times, or 20 digits and a suffix.
-fn is_ours(file: &DirEntry) -> bool {
-    let Some(name) = file.name.to_str().filter(|_| !file.is_dir) else {
-        return false;
-    };
-    let base = name.split_once('.').map_or("", |(base, _)| base);
-    name == "append-times" || (base.len() == 20 && base.bytes().all(|b| b.is_ascii_digit()))
-}
-
-fn is_log(file: &DirEntry) -> bool {
-    Path::new(&file.name)
-        .extension()
-        .is_some_and(|suffix| suffix == "log")
-}
-
-/// `<base>.torn`, `<base>.torn.1` ...
-fn is_torn(file: &DirEntry) -> bool {
-    file.name
-        .to_str()
-        .is_some_and(|name| name.contains(".torn"))
+/// What a name in a partition's directory says.
+fn kind(file: &DirEntry) -> FileKind {
+    let name = file.name.to_str().filter(|_| !file.is_dir);
+    name.map_or(FileKind::Unknown, file_kind)
 }
 
 impl fmt::Display for CreateError {
@@ -470,7 +482,7 @@ impl fmt::Display for CreateError {
                 "{} holds records of no topic that is known; move it away, or choose another name",
                 dir.display()
             ),
-            Self::Storage(e) => write!(f, "{e}"),
+            Self::Refused(e) | Self::Storage(e) => write!(f, "{e}"),
         }
     }
 }
@@ -479,7 +491,7 @@ impl std::error::Error for CreateError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Stranger(_) => None,
-            Self::Storage(e) => Some(e),
+            Self::Refused(e) | Self::Storage(e) => Some(e),
         }
     }
 }
