@@ -161,7 +161,10 @@ impl Session {
     }
 
     fn decodes(&self) -> bool {
-        matches!(self.state, State::Open | State::Tailing) && !self.is_full
+        let may_come = self.outbox.len() + self.undecided_records * REPLY_BYTES_MAX;
+        matches!(self.state, State::Open | State::Tailing)
+            && !self.is_full
+            && (self.undecided_records == 0 || may_come <= self.backlog_bytes_max)
     }
 
     /// Looks at what is owed, after more was: above the limit nothing more is decoded.
@@ -469,12 +472,31 @@ mod tests {
 
     #[test]
     fn appends_in_a_row_are_one_run_and_are_answered_after_the_flush() {
-        let mut bench = Bench::new(1000);
+        let mut bench = Bench::new(20 * REPLY_BYTES_MAX);
         bench.receive(&"PUT t x\n".repeat(20));
         assert_eq!(bench.undecided.len(), 1);
         assert_eq!(bench.sent(), "", "nothing is answered before the flush");
         bench.flush();
         assert!(bench.sent().ends_with("OK 0 18\nOK 0 19\n"));
+    }
+
+    #[test]
+    fn answers_to_come_count_as_owed() {
+        let mut bench = Bench::new(4 * REPLY_BYTES_MAX);
+        bench.receive(&"PUT t x\n".repeat(7));
+        let decoded: u32 = bench
+            .undecided
+            .iter()
+            .map(|undecided| match &undecided.append {
+                Append::Run(run) => run.count,
+                Append::Refused(_) => 1,
+            })
+            .sum();
+        assert_eq!(decoded, 5, "one more than fits, as with any reply");
+        bench.flush();
+        bench.go_on();
+        bench.flush();
+        assert!(bench.sent().ends_with("OK 0 5\nOK 0 6\n"));
     }
 
     #[test]

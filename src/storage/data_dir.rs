@@ -137,6 +137,12 @@ impl<F: Fs> DataDir<F> {
             self.checkpoints
                 .replace_text(&self.root.join(PROPERTIES), &text)?;
             self.identity = Some(identity);
+        } else if !is_clean {
+            // What a killed process renamed and did not sync is found now: what is found must stay.
+            self.fs
+                .sync_dir(&topics)
+                .map_err(Error::io("fsync", &topics))?;
+            self.sync_root()?;
         }
         Ok(is_clean)
     }

@@ -15,9 +15,6 @@ use super::lookup::{Found, Located, Trail, View};
 use super::window::Window;
 use super::{Error, Fetched, ReadOutcome};
 
-/// What a record costs in memory beside its bytes, about.
-const PLACE_BYTES: u64 = 64;
-
 /// What a read has given so far, and may give.
 struct Give<'o> {
     out: &'o mut Records,
@@ -36,9 +33,7 @@ impl Give<'_> {
 
     fn push(&mut self, record: &StoredRecord<'_>, head: &EntryHead) {
         self.out.push(record);
-        self.bytes_left = self
-            .bytes_left
-            .saturating_sub(u64::from(head.length) + PLACE_BYTES);
+        self.bytes_left = self.bytes_left.saturating_sub(u64::from(head.length));
         self.next_offset = head.last_offset + 1;
     }
 }
@@ -64,7 +59,7 @@ impl<F: Fs> Log<F> {
         Ok(())
     }
 
-    /// Appends records from `offset` on to `out`: at most `max_records`, and none more once about `max_bytes` of memory are filled; at least one where
+    /// Appends records from `offset` on to `out`: at most `max_records`, and none more once `max_bytes` as they are stored were read; at least one where
     /// one is there. `offset == high_watermark` gives none.
     ///
     /// # Errors

@@ -100,11 +100,16 @@ fn targets_that_are_none_are_refused_by_kind() {
 #[test]
 fn a_read_gives_at_most_max_records_and_the_fetch_limit_but_one() {
     let mut rig = Rig::with(Settings {
-        max_fetch_bytes: 10,
+        max_fetch_bytes: 82,
         ..settings(FsyncPolicy::Never)
     });
     rig.create("a", 1, &[]);
-    for value in ["12345", "12345", "1", "longer than ten"] {
+    for value in [
+        "12345",
+        "12345",
+        "1",
+        "longer than all the others, longer than the limit of this READ",
+    ] {
         rig.put("a", value);
     }
     let read_from = |rig: &mut Rig, offset| {
@@ -114,7 +119,11 @@ fn a_read_gives_at_most_max_records_and_the_fetch_limit_but_one() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(read_from(&mut rig, 0), (2, 2), "10 bytes, no 11");
+    assert_eq!(
+        read_from(&mut rig, 0),
+        (2, 2),
+        "two of 41 bytes as they are stored"
+    );
     assert_eq!(
         read_from(&mut rig, 3),
         (1, 4),
@@ -131,10 +140,10 @@ fn a_read_gives_at_most_max_records_and_the_fetch_limit_but_one() {
     let (bytes, first, next, _) = fetched(&rig.reply(&fetch("a", 0, (1 << 20, 1), 0)));
     assert_eq!(
         (first, next),
-        (0, 1),
-        "max_bytes is capped, one record comes"
+        (0, 2),
+        "max_bytes is capped: two records fit"
     );
-    assert_eq!(bytes, 36 + 5);
+    assert_eq!(bytes, 2 * (36 + 5));
 }
 
 #[test]
