@@ -727,7 +727,7 @@ fn without_room_for_the_torn_end_nothing_is_cut_and_appends_wait() {
     }
     assert!(!world.log.is_read_only());
     fs.inner().set_capacity(None);
-    world.put(&[record(30)], NOW);
+    world.put(&[record(30)], NOW + 1000);
     assert_eq!(content(&fs, "00000000000000000024.torn").len(), 100_000);
     let fs = kill(&fs);
     assert_eq!(read_all(&mut start(&fs).log).0.len(), 31);

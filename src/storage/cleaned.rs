@@ -32,6 +32,8 @@ struct Round {
 
 #[derive(Debug, Default)]
 pub(super) struct Cleaned {
+    /// Whether the file was there, or something was noted: then offsets may be missing.
+    is_there: bool,
     dirty: i64,
     /// Ends and times rise.
     rounds: Vec<Round>,
@@ -41,11 +43,22 @@ impl Cleaned {
     /// Reads the file; what makes no sense counts as not there.
     pub(super) fn read<F: Fs>(fs: &F, dir: &Path) -> Self {
         let text = read_file(fs, &dir.join(CLEANED), FILE_BYTES_MAX).unwrap_or_default();
-        Self::parse(&String::from_utf8_lossy(&text)).unwrap_or_default()
+        if text.is_empty() {
+            return Self::default();
+        }
+        // One that makes no sense still tells that records were removed.
+        let parsed = Self::parse(&String::from_utf8_lossy(&text));
+        parsed.unwrap_or(Self {
+            is_there: true,
+            ..Self::default()
+        })
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let mut cleaned = Self::default();
+        let mut cleaned = Self {
+            is_there: true,
+            ..Self::default()
+        };
         for line in text.lines() {
             let mut words = line.split(' ');
             match (words.next()?, words.next()?.parse().ok()?, words.next()) {
@@ -63,6 +76,11 @@ impl Cleaned {
             .rounds
             .is_sorted_by_key(|round| round.end)
             .then_some(cleaned)
+    }
+
+    /// Whether records were removed here, by compaction or by a repair: a missing offset is then no loss.
+    pub(super) fn is_there(&self) -> bool {
+        self.is_there
     }
 
     /// The first offset that was not looked at.
@@ -83,6 +101,7 @@ impl Cleaned {
 
     /// Notes a round that cleaned everything below `end`.
     pub(super) fn note(&mut self, end: i64, now_ms: i64, retention_ms: i64) {
+        self.is_there = true;
         self.dirty = self.dirty.max(end);
         // Rounds whose tombstones may all go need one line together.
         let over = self.tombstones_end(now_ms, retention_ms);

@@ -416,35 +416,38 @@ impl<F: Fs> Log<F> {
     /// `Corrupt` where the offset lies in damage; `Io`.
     pub(super) fn locate(
         &mut self,
-        offset: i64,
+        asked: i64,
         crc: CrcMode,
     ) -> Result<Option<(i64, Found)>, Error> {
-        let mut offset = offset;
+        let mut offset = asked;
         let mut base = self.floor_base(offset);
         loop {
             let (located, _) = self.locate_in(base, offset, crc)?;
             match located {
                 Located::Found(found) => return Ok(Some((base, found))),
-                Located::Damaged {
-                    position,
-                    offset,
-                    next,
-                } => {
-                    return Err(self.damage(base, position, offset, next));
+                Located::Damaged { position, next, .. } => {
+                    return Err(self.damage(base, position, asked, next));
                 }
                 Located::PastEnd => {}
             }
             let next = self.next_base(base).filter(|_| base != self.published.base);
-            self.check_gap(base, offset, next.unwrap_or(self.published.offset))?;
+            self.check_gap(base, asked, next.unwrap_or(self.published.offset))?;
             let Some(next) = next else { return Ok(None) };
             base = next;
             offset = offset.max(next);
         }
     }
 
-    /// An offset past the end of a segment beside which a .torn file stands, and below the next base, was lost.
+    /// Whether offsets between a segment's end and what follows it, if there are any, were lost.
+    pub(super) fn may_lack_records(&self, base: i64) -> bool {
+        let may_have_gaps = self.config.cleanup.compacts() || self.cleaned.is_there();
+        self.torn.contains(&base) || base != self.published.base && !may_have_gaps
+    }
+
+    /// An offset past the end of a segment and below the next base was lost, where nothing removes records (no compaction, no repair), or a
+    /// .torn file stands beside the segment.
     pub(super) fn check_gap(&mut self, base: i64, offset: i64, next: i64) -> Result<(), Error> {
-        if offset < next && self.torn.contains(&base) {
+        if offset < next && self.may_lack_records(base) {
             let bytes = self.sealed.get(&base).map(|segment| segment.bytes);
             let position = bytes.unwrap_or(self.active.written.bytes);
             return Err(self.damage(base, position, offset, next));

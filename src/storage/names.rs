@@ -69,7 +69,10 @@ pub fn file_kind(name: &str) -> FileKind {
                 FileKind::Torn(base)
             } else if other == "damaged" || other.starts_with("damaged.") {
                 FileKind::Damaged(base)
-            } else if other.ends_with(".deleted") || other.ends_with(".cleaned") {
+            } else if [".deleted", ".cleaned", ".swap"]
+                .iter()
+                .any(|end| other.ends_with(end))
+            {
                 FileKind::Leftover
             } else {
                 FileKind::Unknown

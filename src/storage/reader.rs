@@ -93,6 +93,9 @@ impl<F: Fs> Log<F> {
                 Err(Error::Corrupt(_)) if from > offset => break,
                 Err(error) => return Err(error),
             };
+            if from > offset && u64::from(found.head.length) > give.bytes_left {
+                break;
+            }
             let ended = self.with_view(base, |view, window| {
                 read_from(view, window, &found, &mut give)
             })?;
@@ -126,7 +129,7 @@ impl<F: Fs> Log<F> {
         let Some((base, found)) = self.locate(offset, CrcMode::Check)? else {
             return Ok(nothing(latest));
         };
-        let has_gap = self.torn.contains(&base);
+        let has_gap = self.may_lack_records(base);
         let (file, end, next_offset) = self.with_view(base, |view, window| {
             let (end, next) = fetch_end(view, window, &found, max_bytes)?;
             let next = match next {
@@ -282,6 +285,7 @@ fn read_from<F: Fs>(
             return Ok(Ended::Here);
         }
         match view.bounds.good_entry(window, position, give.next_offset)? {
+            Ok((head, _)) if u64::from(head.length) > give.bytes_left => return Ok(Ended::Here),
             Ok((head, record)) => {
                 give.push(&record, &head);
                 position += u64::from(head.length);

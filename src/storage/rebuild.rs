@@ -168,8 +168,8 @@ impl<'r> OldRows<'r> {
 
 /// The rows of an index file, whatever they are; none where the file is missing.
 pub(super) fn read_rows<F: Fs>(fs: &F, path: &std::path::Path) -> io::Result<Vec<OffsetRow>> {
-    match SparseIndex::<F::File, OffsetRow>::open_sealed(fs, path) {
-        Ok((index, _)) => Ok((0..index.len())
+    match SparseIndex::<F::File, OffsetRow>::open_unsure(fs, path) {
+        Ok(index) => Ok((0..index.len())
             .filter_map(|number| index.get(number))
             .collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

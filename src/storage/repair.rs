@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::format::EntryHead;
 use crate::fs::{File, Fs, OpenMode};
 
+use super::cleaned::Cleaned;
 use super::context::LogContext;
 use super::names::{FileKind, SEGMENT_SUFFIXES, file_kind, segment_file};
 use super::offset_index::{OffsetRow, OffsetRows};
@@ -186,8 +187,8 @@ struct RowCheck {
 impl RowCheck {
     fn new<F: Fs>(fs: &F, name: &SealedName<'_>, rows: Vec<OffsetRow>) -> io::Result<Self> {
         let path = segment_file(name.dir, name.base, "timeindex");
-        let time_rows = match SparseIndex::<F::File, TimeRow>::open_sealed(fs, &path) {
-            Ok((index, _)) => {
+        let time_rows = match SparseIndex::<F::File, TimeRow>::open_unsure(fs, &path) {
+            Ok(index) => {
                 let rising = index.rising_rows();
                 (0..rising).filter_map(|number| index.get(number)).collect()
             }
@@ -259,6 +260,11 @@ pub fn apply<F: Fs>(
         replace_segment(context, dir, segment)?;
     }
     let fs = &context.fs;
+    let cleaned = Cleaned::read(fs, dir);
+    if !cleaned.is_there() {
+        // From here on a missing offset is no loss that a reader is to be told of.
+        cleaned.write(context, dir)?;
+    }
     if let Some(base) = plan.goes_on_at {
         let path = segment_file(dir, base, "log");
         fs.open(&path, OpenMode::CreateOrKeep)

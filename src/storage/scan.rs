@@ -74,8 +74,8 @@ struct Start {
 impl<F: Fs> Scan<'_, F> {
     pub(super) fn run(&self, log: &F::File) -> io::Result<Scanned> {
         let path = |suffix| segment_file(self.name.dir, self.name.base, suffix);
-        let index = optional(SparseIndex::open_sealed(self.fs, &path("index")))?;
-        let time = optional(SparseIndex::open_sealed(self.fs, &path("timeindex")))?;
+        let index = optional(SparseIndex::open_unsure(self.fs, &path("index")))?;
+        let time = optional(SparseIndex::open_unsure(self.fs, &path("timeindex")))?;
         let no_rows = Vec::new();
         let rows: &dyn OffsetRows = match &index {
             Some(index) => index,
@@ -213,9 +213,9 @@ impl<F: Fs> Scan<'_, F> {
     }
 }
 
-fn optional<T>(result: io::Result<(T, bool)>) -> io::Result<Option<T>> {
+fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
-        Ok((index, _)) => Ok(Some(index)),
+        Ok(index) => Ok(Some(index)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -365,7 +365,7 @@ fn holds<F: Fs, R: Row>(
     kept: usize,
     rows: &[R],
 ) -> io::Result<bool> {
-    let old = optional(SparseIndex::<F::File, R>::open_sealed(fs, path))?;
+    let old = optional(SparseIndex::<F::File, R>::open_unsure(fs, path))?;
     let mut numbered = rows.iter().zip(kept..);
     Ok(old.is_some_and(|old| {
         old.len() >= kept && numbered.all(|(row, number)| old.get(number) == Some(*row))
@@ -381,7 +381,7 @@ fn bring_to<F: Fs, R: Row>(
     rows: &[R],
     is_sealed: bool,
 ) -> io::Result<bool> {
-    let old = optional(SparseIndex::<F::File, R>::open_sealed(fs, path))?;
+    let old = optional(SparseIndex::<F::File, R>::open_unsure(fs, path))?;
     let same = old.as_ref().map_or(0, |old| {
         rows.iter()
             .zip(kept..)

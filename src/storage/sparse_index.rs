@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub(super) struct SparseIndex<F: File, R: Row> {
     /// The file, while it may be written.
     file: Option<F>,
     map: Option<F::Map>,
+    /// Where the file may have holes: a look into one through a mapping takes a block of a full tmpfs, or ends the process.
+    chunks: Option<Chunks<F>>,
     /// Rows in the file.
     rows: usize,
     /// Rows that fit.
@@ -59,6 +62,7 @@ impl<F: File, R: Row> SparseIndex<F, R> {
             path: path.to_owned(),
             file: Some(file),
             map: None,
+            chunks: None,
             rows,
             capacity: 0,
             last: None,
@@ -74,6 +78,13 @@ impl<F: File, R: Row> SparseIndex<F, R> {
     pub(super) fn open_sealed<S: Fs<File = F>>(fs: &S, path: &Path) -> io::Result<(Self, bool)> {
         let file = fs.open(path, OpenMode::Read)?;
         let len = file.len()?;
+        let mut last = vec![0; R::BYTES];
+        let last_at = (len / R::BYTES as u64).saturating_sub(1) * R::BYTES as u64;
+        file.read_at(&mut last, last_at)?;
+        if last_at > 0 && last.iter().all(|byte| *byte == 0) {
+            // Unused room, and maybe a hole: never to be mapped.
+            return Ok((Self::empty(path), true));
+        }
         let map = if len == 0 { None } else { Some(file.map(len)?) };
         let rows = map.as_ref().map_or(0, Map::len) / R::BYTES;
         let is_odd = len % R::BYTES as u64 != 0;
@@ -81,6 +92,7 @@ impl<F: File, R: Row> SparseIndex<F, R> {
             path: path.to_owned(),
             file: None,
             map,
+            chunks: None,
             rows,
             capacity: rows,
             last: None,
@@ -91,12 +103,28 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         Ok((index, is_odd))
     }
 
+    /// Opens an index file that a killed broker may have left with unused room, for looking at its rows. They are read and not mapped.
+    pub(super) fn open_unsure<S: Fs<File = F>>(fs: &S, path: &Path) -> io::Result<Self> {
+        let file = fs.open(path, OpenMode::Read)?;
+        let rows = usize::try_from(file.len()?).unwrap_or(usize::MAX) / R::BYTES;
+        let mut index = Self::empty(path);
+        index.rows = rows;
+        index.capacity = rows;
+        index.chunks = Some(Chunks {
+            file,
+            held: RefCell::default(),
+        });
+        index.last = index.last_written();
+        Ok(index)
+    }
+
     /// An index without a row and without a file.
     pub(super) fn empty(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             file: None,
             map: None,
+            chunks: None,
             rows: 0,
             capacity: 0,
             last: None,
@@ -153,7 +181,11 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         if number >= self.rows {
             return None;
         }
-        self.map.as_ref().and_then(|map| R::read(map, number))
+        match (&self.map, &self.chunks) {
+            (Some(map), _) => R::read(map, number),
+            (None, Some(chunks)) => chunks.row(number),
+            (None, None) => None,
+        }
     }
 
     /// The last row, gathered ones included.
@@ -243,6 +275,50 @@ impl<F: File, R: Row> SparseIndex<F, R> {
 
     fn last_written(&self) -> Option<R> {
         self.rows.checked_sub(1).and_then(|number| self.get(number))
+    }
+}
+
+/// Rows of a file that is read a piece at a time.
+#[derive(Debug)]
+struct Chunks<F> {
+    file: F,
+    held: RefCell<Chunk>,
+}
+
+/// Some rows, as they stand in the file.
+#[derive(Debug, Default)]
+struct Chunk {
+    /// The number of the first.
+    first: usize,
+    bytes: Vec<u8>,
+}
+
+/// Rows that are read at once.
+const CHUNK_ROWS: usize = 4096;
+
+impl<F: File> Chunks<F> {
+    /// Row `number`; `None` where the system does not give it.
+    fn row<R: Row>(&self, number: usize) -> Option<R> {
+        let first = number / CHUNK_ROWS * CHUNK_ROWS;
+        let mut held = self.held.borrow_mut();
+        if held.bytes.is_empty() || held.first != first {
+            held.bytes.resize(CHUNK_ROWS * R::BYTES, 0);
+            let position = (first * R::BYTES) as u64;
+            let filled = self.file.read_at(&mut held.bytes, position).unwrap_or(0);
+            held.bytes.truncate(filled);
+            held.first = first;
+        }
+        R::read(&*held, number - first)
+    }
+}
+
+impl Map for Chunk {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn row<const N: usize>(&self, position: usize) -> Option<[u8; N]> {
+        self.bytes.get(position..)?.first_chunk().copied()
     }
 }
 

@@ -125,7 +125,8 @@ impl World {
                 configs: Vec::new(),
             };
             dir.create_topic(&topic).map_err(|e| match e {
-                mini_broker::storage::data_dir::CreateError::Storage(e) => e,
+                mini_broker::storage::data_dir::CreateError::Refused(e)
+                | mini_broker::storage::data_dir::CreateError::Storage(e) => e,
                 e @ mini_broker::storage::data_dir::CreateError::Stranger(_) => panic!("{e}"),
             })?;
         }
