@@ -29,19 +29,20 @@ use super::{Failure, start_log};
 /// What stands below `--help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  mini-broker                                    serve ./data on 127.0.0.1:9092, every OK on the disk
+  mini-broker                                    serve ./data on 127.0.0.1:9092
   mini-broker --listen 127.0.0.1:0               any free port; the ready line names it
   mini-broker --fsync 100ms --data-dir /srv/log  faster, at the price of 100 ms after a power cut
   mini-broker --config segment.bytes=67108864    defaults for topics, under Kafka's names
   printf 'PUT orders hello\\nREAD orders 0\\nQUIT\\n' | nc 127.0.0.1 9092
 
-What OK means for a record:
-  --fsync always  it is on the disk: neither a killed broker nor a power cut loses it
-  --fsync <n>ms   it is written: a killed broker loses nothing, a power cut at most the last n ms and one sync
-  --fsync never   it is written: a killed broker loses nothing, a power cut what the system had not put on the disk
+What OK means for a record (a killed broker loses nothing in any of the three):
+  --fsync always  it is on the disk: a power cut does not lose it
+  --fsync <n>ms   it is written: a power cut loses at most the last n ms and one sync
+  --fsync never   it is written: a power cut loses what the system had not put on the disk
 
-When it serves, one line on stdout says where: `mini-broker <version> ready on <ip>:<port>, data in <dir>`.
-Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM and SIGINT stop it in order, with exit code 0.";
+When it serves, one line on stdout says where:
+  mini-broker <version> ready on <ip>:<port>, data in <dir>
+Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM and SIGINT stop it in order, exit code 0.";
 
 /// Serve the topics of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
