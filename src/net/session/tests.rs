@@ -188,6 +188,13 @@ fn a_parked_session_decodes_nothing_until_it_is_answered() {
 #[test]
 fn the_end_of_input_closes_when_every_whole_line_is_answered() {
     let mut bench = Bench::new(1000);
+    bench.receive("PUT t x\n");
+    bench.session.end_of_input();
+    assert!(!bench.session.is_closing(), "an answer is due");
+    bench.flush();
+    assert!(bench.session.is_closing());
+
+    let mut bench = Bench::new(1000);
     bench.receive("PUT t x\nPING\nPUT t y");
     bench.session.end_of_input();
     assert!(!bench.session.is_closing(), "answers are due");
