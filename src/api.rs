@@ -219,6 +219,17 @@ pub enum Request<'a> {
     },
     /// DELETE.
     Delete(&'a [u8]),
+    /// ALTER.
+    Alter {
+        /// The topic's name.
+        topic: &'a [u8],
+        /// Configs as they came, each name once; the word `default` takes the topic's own value away.
+        configs: Vec<(&'a str, &'a str)>,
+    },
+    /// PARTITIONS: the topic, and how many it is to have.
+    Partitions(&'a [u8], u32),
+    /// TRIM: records below that offset go.
+    Trim(Target<'a>, i64),
     /// TOPICS.
     Topics,
     /// DESCRIBE.
@@ -611,7 +622,14 @@ pub enum Response {
     Segments(Vec<SegmentInfo>),
     /// STATS.
     Stats(Vec<(&'static str, u64)>),
-    /// CREATE, DELETE, SYNC, STOP.
+    /// TRIM: where the partition begins and ends now.
+    Trimmed {
+        /// The log start offset.
+        earliest: i64,
+        /// The high watermark.
+        latest: i64,
+    },
+    /// CREATE, DELETE, ALTER, PARTITIONS, SYNC, STOP.
     Done,
     /// Refused, whatever it was.
     Error(ApiError),

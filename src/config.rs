@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::broker::Settings;
-use crate::broker::configs::Overrides;
+use crate::broker::configs::{InForce, Overrides};
 use crate::storage::FsyncPolicy;
 
 /// Where the broker listens where nothing is said.
@@ -121,6 +121,26 @@ pub const MAX_PARTITIONS: Limit = Limit {
     help: "Partitions of all topics together; CREATE that needs more is refused",
 };
 
+/// Bytes of all topics together.
+pub const RETENTION_TOTAL_BYTES: Limit = Limit {
+    flag: "--retention-total-bytes",
+    default: 0,
+    min: 0,
+    max: 1 << 60,
+    is_bytes: true,
+    help: "Bytes of all topics together, above which the oldest sealed segments go; 0 for no limit",
+};
+
+/// Bytes of free space below which no append is taken.
+pub const MIN_FREE_BYTES: Limit = Limit {
+    flag: "--min-free-bytes",
+    default: 0,
+    min: 0,
+    max: 1 << 60,
+    is_bytes: true,
+    help: "Bytes of free space below which appends are refused (DISK_FULL); 0 for no limit",
+};
+
 impl Limit {
     /// The value that the text means.
     ///
@@ -192,6 +212,25 @@ pub fn parse_config(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// Checks what all `--config` say together.
+///
+/// # Errors
+/// Words that name what does not go together.
+pub fn check_configs(configs: &[(String, String)]) -> Result<(), String> {
+    let configs = configs
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let broker = Overrides::of_broker(configs);
+    let check = |broker: Overrides| {
+        InForce {
+            broker: &broker,
+            topic: None,
+        }
+        .check()
+    };
+    broker.and_then(check).map_err(|error| error.message)
+}
+
 impl Settings {
     /// The defaults of every flag, for a data directory.
     #[must_use]
@@ -204,6 +243,8 @@ impl Settings {
             max_partitions: MAX_PARTITIONS.default_count(),
             max_fetch_bytes: MAX_FETCH_BYTES.default,
             max_batch_bytes: MAX_BATCH_BYTES.default,
+            min_free_bytes: MIN_FREE_BYTES.default,
+            retention_total_bytes: RETENTION_TOTAL_BYTES.default,
         }
     }
 }
@@ -245,6 +286,8 @@ mod tests {
             MAX_BATCH_BYTES,
             MAX_TOPICS,
             MAX_PARTITIONS,
+            RETENTION_TOTAL_BYTES,
+            MIN_FREE_BYTES,
         ] {
             assert_eq!(
                 limit.parse(&limit.min.to_string()),
@@ -264,7 +307,8 @@ mod tests {
                 "{}",
                 limit.flag
             );
-            for bad in [limit.min - 1, limit.max + 1] {
+            let below = limit.min.checked_sub(1);
+            for bad in below.into_iter().chain([limit.max + 1]) {
                 let error = limit.parse(&bad.to_string()).expect_err("out of range");
                 assert!(
                     error.contains(&format!("from {} to {}", limit.min, limit.max)),
@@ -299,7 +343,7 @@ mod tests {
             "flush.ms=",
             "flush.ms=x",
             "flush.seconds=1",
-            "retention.ms=1",
+            "offsets.retention.minutes=1",
         ] {
             assert!(parse_config(bad).is_err(), "{bad}");
         }

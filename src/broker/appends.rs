@@ -10,7 +10,7 @@ use crate::fs::Fs;
 use crate::record::Record;
 use crate::storage::{Error, FsyncPolicy};
 
-use super::partition::Failure;
+use super::partition::{Before, Failure};
 use super::{Broker, errors};
 
 /// Partitions that one tick syncs at most, while each takes no time; [`TICK_TIME`] bounds slow ones.
@@ -58,6 +58,9 @@ impl<F: Fs> Broker<F> {
         payload: &Payload<'_>,
         now: Now,
     ) -> Result<Run, ApiError> {
+        if self.space.is_watched() && self.dirty.is_empty() {
+            self.check_space(now)?;
+        }
         let (key, number) = self.route(target, payload, now)?;
         let partition = self
             .partitions
@@ -259,7 +262,7 @@ impl<F: Fs> Broker<F> {
         if self.must_sync(key) {
             self.sync(key, clock);
         } else {
-            self.schedule_sync(key, clock);
+            self.schedule_sync(key, clock.now().mono);
         }
         self.publish(key);
         let Some(partition) = self.partitions.get_mut(key) else {
@@ -307,7 +310,7 @@ impl<F: Fs> Broker<F> {
     }
 
     /// Sets when the partition is synced, where its first unsynced record asks for it.
-    fn schedule_sync(&mut self, key: PartitionKey, clock: &dyn Clock) {
+    pub(super) fn schedule_sync(&mut self, key: PartitionKey, mono: Duration) {
         let Some(partition) = self.partitions.get_mut(key) else {
             return;
         };
@@ -323,7 +326,7 @@ impl<F: Fs> Broker<F> {
             .get(partition.topic)
             .and_then(|topic| topic.flush.after);
         if let Some(after) = every.into_iter().chain(own).min() {
-            let due = clock.now().mono.saturating_add(after);
+            let due = mono.saturating_add(after);
             partition.sync_due = Some(due);
             self.syncs.insert((due, key));
         }
@@ -399,7 +402,7 @@ impl<F: Fs> Broker<F> {
     }
 
     /// The partition's durable end moved: a checkpoint is due.
-    fn note_moved(&mut self, key: PartitionKey, mono: Duration) {
+    pub(super) fn note_moved(&mut self, key: PartitionKey, mono: Duration) {
         let Some(partition) = self.partitions.get_mut(key) else {
             return;
         };
@@ -447,7 +450,35 @@ impl<F: Fs> Broker<F> {
         if let Some(key) = self.background.pop_front() {
             self.sync_sealed(key, started);
         }
-        self.deletions.work(started);
+        self.deletions.work(&self.fs, started);
+        if !self.retention_slice(clock) {
+            self.cleaning_slice(clock);
+        }
+    }
+
+    /// What the loop must know after work on a log that was no append: it may have rolled, synced, published, or failed.
+    pub(super) fn note_work(&mut self, key: PartitionKey, before: Before, mono: Duration) {
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return;
+        };
+        let log = &partition.log;
+        if log.has_background() && !partition.has_background {
+            partition.has_background = true;
+            self.background.push_back(key);
+        }
+        let is_moved = log.durable_offset() > before.durable;
+        let is_news = log.high_watermark() > before.high_watermark
+            || log.log_start_offset() > before.earliest;
+        let has_failed = log.is_read_only() && !before.is_read_only;
+        if is_moved {
+            self.note_moved(key, mono);
+        }
+        if is_news {
+            self.delayed.wake(key);
+        }
+        if has_failed {
+            self.fail_sync(key, &Error::ReadOnly);
+        }
     }
 
     /// Syncs one sealed segment of a partition.

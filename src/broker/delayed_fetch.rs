@@ -55,6 +55,8 @@ pub(super) struct Tail {
     pub(super) positions: Vec<Position>,
     /// The place in `positions` that is looked at first.
     pub(super) turn: usize,
+    /// Whether it follows every partition of its topic, those to come included.
+    pub(super) is_of_all: bool,
 }
 
 impl Tail {
@@ -188,6 +190,24 @@ impl DelayedFetches {
         }
     }
 
+    /// A topic has more partitions, from these positions on: the tails of all its partitions, found by one that it had, follow them too.
+    pub(super) fn add_partitions(&mut self, known: PartitionKey, more: &[Position]) {
+        let mut last = None;
+        while let Some(connection) = self.waiter_after(known, last) {
+            last = Some(connection);
+            if let Some(Waiter {
+                wait: Wait::Tail(tail),
+                ..
+            }) = self.waiters.get_mut(&connection)
+                && tail.is_of_all
+            {
+                tail.positions.extend_from_slice(more);
+                self.by_partition
+                    .extend(more.iter().map(|position| (position.key, connection)));
+            }
+        }
+    }
+
     /// The partition is gone: everybody who waits for it ends with the error. Its key may be given anew.
     pub(super) fn end(&mut self, key: PartitionKey, error: &ApiError) {
         self.woken.retain(|(woken, _)| *woken != key);
@@ -266,6 +286,7 @@ mod tests {
         Wait::Tail(Tail {
             positions: positions.collect(),
             turn: 0,
+            is_of_all: false,
         })
     }
 

@@ -3,13 +3,16 @@
 //! Unlinking a file frees all its blocks at once, which takes a file system long for a gigabyte. So DELETE opens a big
 //! .log before it removes the name; while the handle is held, the file is shortened a slice at a time, and the
 //! last slice is what closing it frees. Nobody is cut off: a file waits until no range of its topic is being sent.
+//!
+//! Segments that retention or compaction took out have the name `.deleted` until their delay is over; then they go, a big one in the
+//! same way. A stop does not wait for them, since a start removes what is left.
 
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::ffi::OsStr;
-use std::path::Path;
-use std::rc::Rc;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::fs::{File, Fs, OpenMode};
@@ -39,6 +42,17 @@ pub(super) struct Deletions<F: Fs> {
     files: VecDeque<BigFile<F>>,
     /// When the next slice is due, by the monotonic clock.
     due: Duration,
+    /// Files that have a name until a time, and a number to tell those of one time apart.
+    doomed: BTreeMap<(Duration, u64), Doomed<F>>,
+    serial: u64,
+}
+
+/// The files of a segment that was taken out.
+#[derive(Debug)]
+struct Doomed<F: Fs> {
+    paths: Vec<PathBuf>,
+    /// Its .log, once for each handle that a reader may still send from.
+    lent: Vec<Weak<F::File>>,
 }
 
 impl<F: Fs> Deletions<F> {
@@ -46,7 +60,30 @@ impl<F: Fs> Deletions<F> {
         Self {
             files: VecDeque::new(),
             due: Duration::ZERO,
+            doomed: BTreeMap::new(),
+            serial: 0,
         }
+    }
+
+    /// Files that go at a time.
+    pub(super) fn doom(&mut self, paths: Vec<PathBuf>, lent: Vec<Weak<F::File>>, due: Duration) {
+        self.serial += 1;
+        self.doomed
+            .insert((due, self.serial), Doomed { paths, lent });
+    }
+
+    /// Somebody else removes what is in that directory.
+    pub(super) fn forget(&mut self, directory: &Path) {
+        self.doomed.retain(|_, doomed| {
+            let path = doomed.paths.first();
+            path.is_some_and(|path| path.parent() != Some(directory))
+        });
+    }
+
+    /// Files that wait for their end.
+    pub(super) fn waiting(&self) -> usize {
+        let named = self.doomed.values().map(|doomed| doomed.paths.len());
+        self.files.len() + named.sum::<usize>()
     }
 
     /// Removes the names of the big .log files in a directory that is being deleted, and keeps them open. One that cannot be
@@ -59,7 +96,9 @@ impl<F: Fs> Deletions<F> {
     ) {
         for entry in fs.read_dir(directory).unwrap_or_default() {
             let path = directory.join(&entry.name);
-            if path.extension() != Some(OsStr::new("log")) || entry.len <= SLICE_BYTES {
+            let name = entry.name.to_string_lossy();
+            let is_log = name.ends_with(".log") || name.contains(".log.");
+            if !is_log || entry.len <= SLICE_BYTES {
                 continue;
             }
             if self.files.len() + files.len() < FILES_MAX {
@@ -89,13 +128,15 @@ impl<F: Fs> Deletions<F> {
 
     /// When [`Deletions::work`] has something to do; `None` for never.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        (!self.files.is_empty()).then_some(self.due)
+        let nameless = (!self.files.is_empty()).then_some(self.due);
+        let named = self.doomed.first_key_value().map(|((due, _), _)| *due);
+        nameless.into_iter().chain(named).min()
     }
 
     /// Frees one slice of one file that nobody sends from.
-    pub(super) fn work(&mut self, mono: Duration) {
+    pub(super) fn work(&mut self, fs: &F, mono: Duration) {
         if self.files.is_empty() || mono < self.due {
-            return;
+            return self.end_doomed(fs, mono);
         }
         let is_free = |file: &BigFile<F>| !file.held_by.iter().any(Ranges::are_held);
         let Some(place) = self.files.iter().position(is_free) else {
@@ -114,4 +155,61 @@ impl<F: Fs> Deletions<F> {
             }
         }
     }
+
+    /// Removes the files of one segment whose time has come, or one slice of a big one.
+    fn end_doomed(&mut self, fs: &F, mono: Duration) {
+        let Some(entry) = self.doomed.first_entry() else {
+            return;
+        };
+        let (due, serial) = *entry.key();
+        if due > mono {
+            return;
+        }
+        let mut doomed = entry.remove();
+        while let Some(path) = doomed.paths.pop() {
+            match end_file(
+                fs,
+                &path,
+                doomed.lent.iter().any(|file| file.strong_count() > 0),
+            ) {
+                Ok(End::Gone) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => log::warn!("{} stays until the next start: {error}", path.display()),
+                Ok(end) => {
+                    let due = match end {
+                        End::Held => mono + HELD_RETRY,
+                        End::Shortened | End::Gone => due,
+                    };
+                    doomed.paths.push(path);
+                    self.doomed.insert((due, serial), doomed);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What became of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Gone,
+    Shortened,
+    /// It is big, and somebody sends from it.
+    Held,
+}
+
+fn end_file<F: Fs>(fs: &F, path: &Path, is_lent: bool) -> io::Result<End> {
+    if path.to_string_lossy().contains(".log") {
+        let file = fs.open(path, OpenMode::Write)?;
+        let len = file.len()?;
+        if len > SLICE_BYTES && is_lent {
+            return Ok(End::Held);
+        }
+        // What cannot be shortened goes in one piece.
+        if len > SLICE_BYTES && file.set_len(len - SLICE_BYTES).is_ok() {
+            return Ok(End::Shortened);
+        }
+    }
+    fs.remove_file(path)?;
+    Ok(End::Gone)
 }

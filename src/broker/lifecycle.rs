@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use crate::api::{ApiError, ErrorCode, Now, PartitionKey, Payload, Verdict};
 use crate::fs::Fs;
 use crate::record::Record;
@@ -16,6 +18,15 @@ use super::partition::{Failure, Partition, Ranges};
 use super::partitioner::Sticky;
 use super::topics::{FlushRule, Topic, TopicId, check_own_name};
 use super::{Broker, errors};
+
+/// What is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// A topic.
+    Topic,
+    /// The partitions of a topic from this number on.
+    PartitionsFrom(u32),
+}
 
 impl<F: Fs> Broker<F> {
     /// CREATE.
@@ -34,6 +45,7 @@ impl<F: Fs> Broker<F> {
             ));
         }
         let overrides = Overrides::of_topic(configs.iter().copied())?;
+        self.in_force(Some(&overrides)).check()?;
         let partitions = partitions.unwrap_or_else(|| self.in_force(None).partitions());
         self.create(name, partitions, overrides, now).map(|_| ())
     }
@@ -45,7 +57,7 @@ impl<F: Fs> Broker<F> {
         overrides: Overrides,
         now: Now,
     ) -> Result<TopicId, ApiError> {
-        self.check_limits(name, partitions)?;
+        self.check_limits(name, partitions, Growth::Topic)?;
         self.free_name(name)
             .map_err(|error| errors::of_system(&error))?;
         let file = topic_file(name, partitions, &overrides);
@@ -80,7 +92,13 @@ impl<F: Fs> Broker<F> {
         Ok(id)
     }
 
-    fn check_limits(&self, name: &str, partitions: u32) -> Result<(), ApiError> {
+    /// Whether a topic may have so many partitions.
+    pub(super) fn check_limits(
+        &self,
+        name: &str,
+        partitions: u32,
+        growth: Growth,
+    ) -> Result<(), ApiError> {
         let refuse = |words: String| Err(ApiError::new(ErrorCode::BadArgument, words));
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return refuse(format!(
@@ -88,14 +106,20 @@ impl<F: Fs> Broker<F> {
             ));
         }
         let max_topics = self.settings.max_topics;
-        if self.topics.len() >= usize::try_from(max_topics).unwrap_or(usize::MAX) {
+        if growth == Growth::Topic
+            && self.topics.len() >= usize::try_from(max_topics).unwrap_or(usize::MAX)
+        {
             return refuse(format!(
                 "{name} would be one topic too many: --max-topics is {max_topics}; delete one or start with more"
             ));
         }
+        let more = match growth {
+            Growth::Topic => partitions,
+            Growth::PartitionsFrom(from) => partitions.saturating_sub(from),
+        };
         let max_partitions = self.settings.max_partitions;
         let left = max_partitions.saturating_sub(self.partitions.len());
-        if partitions > left {
+        if more > left {
             return refuse(format!(
                 "{name} with partitions={partitions} would be too many: --max-partitions is {max_partitions}, {left} are left"
             ));
@@ -114,21 +138,7 @@ impl<F: Fs> Broker<F> {
     ) -> Result<TopicId, Error> {
         let in_force = self.in_force(Some(&overrides));
         let (config, flush) = (in_force.log_config(), FlushRule::new(in_force));
-        let mut logs = Vec::new();
-        for number in 0..partitions {
-            let root = &self.settings.data_dir;
-            let (log, report) = Log::open(
-                &self.context,
-                root,
-                name,
-                number,
-                config,
-                start,
-                now.wall_ms,
-            )?;
-            self.stats.corrupt_records += report.damaged;
-            logs.push(log);
-        }
+        let logs = self.open_logs(name, 0..partitions, config, start, now)?;
         let topic = Topic {
             name: name.into(),
             overrides,
@@ -146,6 +156,33 @@ impl<F: Fs> Broker<F> {
             topic.partitions = keys;
         }
         Ok(id)
+    }
+
+    /// Opens the logs of partitions whose directories are there.
+    pub(super) fn open_logs(
+        &mut self,
+        name: &str,
+        numbers: Range<u32>,
+        config: LogConfig,
+        start: StartFrom,
+        now: Now,
+    ) -> Result<Vec<Log<F>>, Error> {
+        let mut logs = Vec::new();
+        for number in numbers {
+            let root = &self.settings.data_dir;
+            let (log, report) = Log::open(
+                &self.context,
+                root,
+                name,
+                number,
+                config,
+                start,
+                now.wall_ms,
+            )?;
+            self.stats.corrupt_records += report.damaged;
+            logs.push(log);
+        }
+        Ok(logs)
     }
 
     /// What the first append to a topic would fail with, so that a request that fails creates nothing.
@@ -205,6 +242,7 @@ impl<F: Fs> Broker<F> {
         };
         let file = topic_file(&topic.name, topic.partition_count(), &topic.overrides);
         let name = file.name.clone();
+        self.abort_cleaning(id);
         let deletion = match self.data_dir.mark_deleted(&name) {
             Ok(deletion) => deletion,
             Err(error) => {
@@ -215,6 +253,7 @@ impl<F: Fs> Broker<F> {
         let mut big_files = Vec::new();
         for number in 0..file.partitions {
             let directory = self.data_dir.partition_dir(&name, number);
+            self.deletions.forget(&directory);
             self.deletions
                 .unlink_big_logs(&self.fs, &directory, &mut big_files);
         }
@@ -256,6 +295,7 @@ impl<F: Fs> Broker<F> {
     /// was given out of its files is returned.
     fn drop_partition(&mut self, key: PartitionKey, topic: &str) -> Option<Ranges> {
         let partition = self.partitions.remove(key)?;
+        self.cleaner.forget(key);
         if let Some(due) = partition.sync_due {
             self.syncs.remove(&(due, key));
         }
@@ -307,7 +347,7 @@ impl<F: Fs> Broker<F> {
         }
     }
 
-    /// Restores the file of a topic whose deletion failed.
+    /// Restores the file of a topic whose deletion or change failed.
     ///
     /// # Errors
     /// The topic then takes no appends.
@@ -347,7 +387,7 @@ impl<F: Fs> Broker<F> {
     }
 }
 
-fn topic_file(name: &str, partitions: u32, overrides: &Overrides) -> TopicFile {
+pub(super) fn topic_file(name: &str, partitions: u32, overrides: &Overrides) -> TopicFile {
     let configs = overrides
         .iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -365,6 +405,9 @@ fn check_record(record: &Record<'_>, config: &LogConfig, now: Now) -> Result<(),
     let max = usize::try_from(config.max_message_bytes).unwrap_or(usize::MAX);
     if bytes > max {
         return Err(Error::TooLarge { bytes, max });
+    }
+    if config.cleanup.compacts() && record.key.is_none() {
+        return Err(Error::NoKey);
     }
     config
         .record_version

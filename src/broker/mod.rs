@@ -14,15 +14,19 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod appends;
+mod cleaning;
 pub mod configs;
 mod delayed_fetch;
 mod deletions;
 mod errors;
+mod housekeeping;
 mod lifecycle;
 mod partition;
 pub mod partitioner;
 mod reads;
+mod space;
 mod start;
 mod stats;
 mod topics;
@@ -43,10 +47,13 @@ use crate::storage::data_dir::{DataDir, Deletion};
 use crate::storage::{FsyncPolicy, LogContext};
 
 use appends::LastTarget;
+use cleaning::Cleaner;
 use configs::Overrides;
 use delayed_fetch::{DelayedFetches, Parked, Wait};
 use deletions::Deletions;
+use housekeeping::Retention;
 use partition::Partitions;
+use space::Space;
 use stats::Stats;
 use topics::Topics;
 
@@ -67,6 +74,10 @@ pub struct Settings {
     pub max_fetch_bytes: u64,
     /// `--max-batch-bytes`.
     pub max_batch_bytes: u64,
+    /// `--min-free-bytes`: appends are refused while the disk has less; 0 for no such limit.
+    pub min_free_bytes: u64,
+    /// `--retention-total-bytes`, all topics together; 0 for no limit.
+    pub retention_total_bytes: u64,
 }
 
 /// What became of a request that was not an append.
@@ -126,6 +137,9 @@ pub struct Broker<F: Fs> {
     background: VecDeque<PartitionKey>,
     delayed: DelayedFetches,
     deletions: Deletions<F>,
+    retention: Retention,
+    cleaner: Cleaner<F>,
+    space: Space,
     /// Deleted topics of which files are left.
     unfinished_deletions: Vec<Deletion>,
     /// Topics of which a failed creation may have left files.
@@ -184,6 +198,13 @@ impl<F: Fs> Broker<F> {
                 .create_topic(topic, *partitions, configs, now)
                 .map(|()| reply(Response::Done)),
             Request::Delete(topic) => self.delete_topic(topic).map(|()| reply(Response::Done)),
+            Request::Alter { topic, configs } => self
+                .alter_topic(topic, configs, now)
+                .map(|()| reply(Response::Done)),
+            Request::Partitions(topic, count) => self
+                .add_partitions(topic, *count, now)
+                .map(|()| reply(Response::Done)),
+            Request::Trim(target, offset) => self.trim(*target, *offset).map(reply),
             Request::Topics => Ok(reply(self.list_topics())),
             Request::Describe(topic) => self.describe_topic(topic).map(reply),
             Request::Segments(target) => self.segments(*target).map(reply),
@@ -240,6 +261,8 @@ impl<F: Fs> Broker<F> {
             self.syncs.first().map(|&(due, _)| due),
             self.checkpoint_due,
             self.deletions.next_deadline(),
+            Some(self.retention.next_deadline()),
+            Some(self.cleaner.next_deadline()),
         ]
         .into_iter()
         .flatten()

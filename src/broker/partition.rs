@@ -76,6 +76,26 @@ impl<F: Fs> Partition<F> {
     }
 }
 
+/// How a log stood before some work on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Before {
+    pub(super) earliest: i64,
+    pub(super) durable: i64,
+    pub(super) high_watermark: i64,
+    pub(super) is_read_only: bool,
+}
+
+impl Before {
+    pub(super) fn of<F: Fs>(log: &Log<F>) -> Self {
+        Self {
+            earliest: log.log_start_offset(),
+            durable: log.durable_offset(),
+            high_watermark: log.high_watermark(),
+            is_read_only: log.is_read_only(),
+        }
+    }
+}
+
 /// Files that pieces were given out of: they must not be shortened while somebody sends from them.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {

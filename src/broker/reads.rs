@@ -237,6 +237,7 @@ impl<F: Fs> Broker<F> {
         now: Now,
     ) -> Result<Outcome, ApiError> {
         let mut positions = Vec::new();
+        let is_of_all = matches!(from, TailFrom::All(..));
         let begin = match from {
             TailFrom::One(target, spec) => {
                 let (key, number) = self.find_partition(target)?;
@@ -264,8 +265,12 @@ impl<F: Fs> Broker<F> {
                 None
             }
         };
-        self.delayed
-            .park(connection, Wait::Tail(Tail { positions, turn: 0 }), None);
+        let tail = Tail {
+            positions,
+            turn: 0,
+            is_of_all,
+        };
+        self.delayed.park(connection, Wait::Tail(tail), None);
         if self.tail_position(connection).is_some() {
             self.delayed.wake_one(connection);
         }

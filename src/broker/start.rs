@@ -10,10 +10,13 @@ use crate::fs::Fs;
 use crate::storage::data_dir::{DataDir, TopicFile};
 use crate::storage::{Error, LogContext, StartFrom};
 
-use super::configs::Overrides;
+use super::cleaning::Cleaner;
+use super::configs::{Config, InForce, Overrides};
 use super::delayed_fetch::DelayedFetches;
 use super::deletions::Deletions;
+use super::housekeeping::Retention;
 use super::partition::Partitions;
+use super::space::Space;
 use super::stats::Stats;
 use super::topics::Topics;
 use super::{Broker, Settings};
@@ -35,6 +38,14 @@ impl<F: Fs> Broker<F> {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()));
         let defaults = Overrides::of_broker(configs).map_err(|error| error.message)?;
+        let in_force = InForce {
+            broker: &defaults,
+            topic: None,
+        };
+        in_force.check().map_err(|error| error.message)?;
+        let started = clock.now().mono;
+        let first_pass = started.saturating_add(in_force.time(Config::InitialTaskDelayMs));
+        let space = Space::new(settings.min_free_bytes);
         let words = |error: Error| error.to_string();
         let mut data_dir = DataDir::lock(fs.clone(), &settings.data_dir).map_err(words)?;
         bind()?;
@@ -68,10 +79,13 @@ impl<F: Fs> Broker<F> {
             background: VecDeque::new(),
             delayed: DelayedFetches::default(),
             deletions: Deletions::new(),
+            retention: Retention::new(first_pass),
+            cleaner: Cleaner::new(started),
+            space,
             unfinished_deletions: Vec::new(),
             unfinished_creations: Vec::new(),
             stats: Stats {
-                started: clock.now().mono,
+                started,
                 ..Stats::default()
             },
         };
@@ -102,6 +116,13 @@ impl<F: Fs> Broker<F> {
                     );
                 }
             }
+        }
+        if let Err(error) = self.in_force(Some(&overrides)).check() {
+            log::warn!(
+                "topic={} has configs that do not go together: {}",
+                file.name,
+                error.message
+            );
         }
         self.open_topic(&file.name, file.partitions, overrides, start, clock.now())
             .map(|_| ())

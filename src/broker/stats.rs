@@ -32,6 +32,22 @@ pub(super) struct Stats {
     pub(super) errors: u64,
     /// Damaged stretches met, by the start and by readers.
     pub(super) corrupt_records: u64,
+    /// Segments that retention took out.
+    pub(super) retired_segments: u64,
+    /// Their bytes.
+    pub(super) retired_bytes: u64,
+    /// Rounds of compaction begun.
+    pub(super) cleaner_runs: u64,
+    /// Slices of them.
+    pub(super) cleaner_slices: u64,
+    /// Records that finished rounds looked at.
+    pub(super) cleaner_records_before: u64,
+    /// Records that they kept.
+    pub(super) cleaner_records_after: u64,
+    /// Bytes of segments that they replaced.
+    pub(super) cleaner_bytes_before: u64,
+    /// Bytes of those that took their place.
+    pub(super) cleaner_bytes_after: u64,
 }
 
 impl<F: Fs> Broker<F> {
@@ -63,6 +79,17 @@ impl<F: Fs> Broker<F> {
             ("corrupt_records_total", stats.corrupt_records),
             ("read_only_partitions", small(read_only)),
             ("disk_free_bytes", free),
+            ("retention_segments_total", stats.retired_segments),
+            ("retention_bytes_total", stats.retired_bytes),
+            ("deleted_files_waiting", small(self.deletions.waiting())),
+            ("cleaner_is_running", u64::from(self.cleaner.is_running())),
+            ("cleaner_runs_total", stats.cleaner_runs),
+            ("cleaner_slices_total", stats.cleaner_slices),
+            ("cleaner_records_before_total", stats.cleaner_records_before),
+            ("cleaner_records_after_total", stats.cleaner_records_after),
+            ("cleaner_bytes_before_total", stats.cleaner_bytes_before),
+            ("cleaner_bytes_after_total", stats.cleaner_bytes_after),
+            ("uncleanable_partitions", small(self.cleaner.quarantined())),
         ])
     }
 }

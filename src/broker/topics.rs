@@ -32,7 +32,7 @@ pub(super) struct Topic {
     pub(super) partitions: Vec<PartitionKey>,
     pub(super) sticky: Sticky,
     pub(super) flush: FlushRule,
-    /// A deletion failed in a way that may have marked the topic's file: nothing is taken until the file is as it was.
+    /// A deletion or a change failed in a way that may have left the topic's file otherwise: nothing is taken until the file is as it was.
     pub(super) is_doubtful: bool,
 }
 
@@ -105,6 +105,14 @@ impl Topics {
     pub(super) fn doubtful(&self) -> Vec<TopicId> {
         let doubtful = self.slots.iter().filter(|(_, topic)| topic.is_doubtful);
         doubtful.map(|(id, _)| TopicId(id)).collect()
+    }
+
+    /// The partitions of all topics that are wanted.
+    pub(super) fn keys(&self, is_wanted: impl Fn(&Topic) -> bool) -> Vec<PartitionKey> {
+        let topics = self.iter().filter(|topic| is_wanted(topic));
+        topics
+            .flat_map(|topic| topic.partitions.iter().copied())
+            .collect()
     }
 
     /// In the order of their names.

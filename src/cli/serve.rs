@@ -16,7 +16,7 @@ use crate::broker::{Broker, Settings};
 use crate::clock::SystemClock;
 use crate::config::{
     self, DATA_DIR, LISTEN, MAX_BACKLOG_BYTES, MAX_BATCH_BYTES, MAX_CONNECTIONS, MAX_FETCH_BYTES,
-    MAX_PARTITIONS, MAX_TOPICS,
+    MAX_PARTITIONS, MAX_TOPICS, MIN_FREE_BYTES, RETENTION_TOTAL_BYTES,
 };
 use crate::fs::disk::DiskFs;
 use crate::net::{self, EventLoop, Limits};
@@ -86,6 +86,14 @@ pub struct Args {
     #[arg(long, value_name = "N", help = MAX_PARTITIONS.help,
         default_value_t = MAX_PARTITIONS.default_count(), value_parser = |text: &str| MAX_PARTITIONS.parse_count(text))]
     max_partitions: u32,
+
+    #[arg(long, value_name = "BYTES", help = RETENTION_TOTAL_BYTES.help,
+        default_value_t = RETENTION_TOTAL_BYTES.default, value_parser = |text: &str| RETENTION_TOTAL_BYTES.parse(text))]
+    retention_total_bytes: u64,
+
+    #[arg(long, value_name = "BYTES", help = MIN_FREE_BYTES.help,
+        default_value_t = MIN_FREE_BYTES.default, value_parser = |text: &str| MIN_FREE_BYTES.parse(text))]
+    min_free_bytes: u64,
 }
 
 impl Args {
@@ -98,6 +106,8 @@ impl Args {
             max_partitions: self.max_partitions,
             max_fetch_bytes: self.max_fetch_bytes,
             max_batch_bytes: self.max_batch_bytes,
+            min_free_bytes: self.min_free_bytes,
+            retention_total_bytes: self.retention_total_bytes,
         }
     }
 
@@ -122,6 +132,7 @@ impl Args {
 /// The address or the data directory cannot be had, or the stop was not in order.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     start_log(LevelFilter::Info);
+    config::check_configs(&args.config).map_err(Failure::Usage)?;
     let max_descriptors = sys::raise_descriptor_limit().unwrap_or_else(|e| {
         log::warn!("the limit of file descriptors cannot be raised: {e}");
         DESCRIPTORS_UNKNOWN

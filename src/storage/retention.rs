@@ -256,8 +256,7 @@ impl<F: Fs> Log<F> {
             return Ok(());
         }
         let checkpoints = &self.context.checkpoints;
-        checkpoints.set_log_start(&self.topic, self.partition, offset);
-        checkpoints.write_log_start()?;
+        checkpoints.move_log_start(&self.topic, self.partition, offset)?;
         self.earliest = offset;
         Ok(())
     }

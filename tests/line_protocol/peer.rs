@@ -281,9 +281,16 @@ pub(crate) fn answer(request: &Request<'_>) -> Response {
                 String::from_utf8_lossy(topic)
             ),
         )),
-        Request::Append(..) | Request::Stop | Request::Create { .. } | Request::Sync => {
-            Response::Done
-        }
+        Request::Trim(_, offset) => Response::Trimmed {
+            earliest: *offset,
+            latest: 9,
+        },
+        Request::Append(..)
+        | Request::Stop
+        | Request::Create { .. }
+        | Request::Alter { .. }
+        | Request::Partitions(..)
+        | Request::Sync => Response::Done,
     }
 }
 

@@ -112,6 +112,9 @@ pub(super) fn command<'a>(verb: &'static Verb, rest: &'a [u8]) -> Result<Command
         Kind::At => at(args),
         Kind::Explain => explain(args),
         Kind::Create => create(args),
+        Kind::Alter => alter(args),
+        Kind::Partitions => partitions(args),
+        Kind::Trim => trim(args),
         Kind::Delete => one_topic(args, Request::Delete),
         Kind::Describe => one_topic(args, Request::Describe),
         Kind::Topics => alone(args, broker(Request::Topics)),
@@ -263,35 +266,73 @@ fn create(mut args: Args<'_>) -> Result<Command<'_>, ApiError> {
     let mut configs = Vec::new();
     let mut names = HashSet::new();
     while let Some((name, value)) = args.pair()? {
-        if !names.insert(name) {
-            return Err(bad(format!(
-                "'{}' came twice; once would be right",
-                quoted(name)
-            )));
-        }
+        check_new(&mut names, name)?;
         if name == b"partitions" {
             partitions = Some(number("partitions", value, 1)?);
-            continue;
+        } else {
+            configs.push(config(name, value)?);
         }
-        let pair = std::str::from_utf8(name)
-            .ok()
-            .zip(std::str::from_utf8(value).ok());
-        configs.push(pair.ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::InvalidConfig,
-                format!(
-                    "'{}={}' is not a config: it is not UTF-8",
-                    quoted(name),
-                    quoted(value)
-                ),
-            )
-        })?);
     }
     Ok(broker(Request::Create {
         topic,
         partitions,
         configs,
     }))
+}
+
+fn alter(mut args: Args<'_>) -> Result<Command<'_>, ApiError> {
+    let topic = args.required("the topic")?;
+    let mut configs = Vec::new();
+    let mut names = HashSet::new();
+    while let Some((name, value)) = args.pair()? {
+        check_new(&mut names, name)?;
+        configs.push(config(name, value)?);
+    }
+    if configs.is_empty() {
+        return Err(bad(format!(
+            "nothing is to be changed; usage: {}",
+            of(Kind::Alter).usage
+        )));
+    }
+    Ok(broker(Request::Alter { topic, configs }))
+}
+
+fn check_new<'a>(names: &mut HashSet<&'a [u8]>, name: &'a [u8]) -> Result<(), ApiError> {
+    if names.insert(name) {
+        return Ok(());
+    }
+    Err(bad(format!(
+        "'{}' came twice; once would be right",
+        quoted(name)
+    )))
+}
+
+fn config<'a>(name: &'a [u8], value: &'a [u8]) -> Result<(&'a str, &'a str), ApiError> {
+    let pair = std::str::from_utf8(name)
+        .ok()
+        .zip(std::str::from_utf8(value).ok());
+    pair.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::InvalidConfig,
+            format!(
+                "'{}={}' is not a config: it is not UTF-8",
+                quoted(name),
+                quoted(value)
+            ),
+        )
+    })
+}
+
+fn partitions(mut args: Args<'_>) -> Result<Command<'_>, ApiError> {
+    let topic = args.required("the topic")?;
+    let count = number("partitions", args.required("how many")?, 1)?;
+    alone(args, broker(Request::Partitions(topic, count)))
+}
+
+fn trim(mut args: Args<'_>) -> Result<Command<'_>, ApiError> {
+    let target = target(args.required("the topic")?)?;
+    let offset = number("the offset", args.required("the offset")?, 0)?;
+    alone(args, broker(Request::Trim(target, offset)))
 }
 
 fn help(mut args: Args<'_>) -> Result<Command<'_>, ApiError> {

@@ -98,6 +98,9 @@ pub(super) fn write_response(response: &Response, remember: &Remember, out: &mut
         }
         Response::Tailing(None) | Response::Done => ok(&[], tail),
         Response::Tailing(Some(offset)) => ok(&[(*offset).into()], tail),
+        Response::Trimmed { earliest, latest } => {
+            ok(&[(*earliest).into(), (*latest).into()], tail);
+        }
         Response::Offsets(rows) => list(rows, tail, |&(partition, earliest, latest), out| {
             row(&[partition.into(), earliest.into(), latest.into()], out);
         }),

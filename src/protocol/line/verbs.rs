@@ -30,6 +30,12 @@ pub enum Kind {
     Create,
     /// The end of a topic.
     Delete,
+    /// Other configs.
+    Alter,
+    /// More partitions.
+    Partitions,
+    /// A later log start.
+    Trim,
     /// All topics.
     Topics,
     /// A topic's configs and partitions.
@@ -216,6 +222,35 @@ pub const VERBS: &[Verb] = &[
         about: &["Deletes a topic and everything in it."],
     },
     Verb {
+        kind: Kind::Alter,
+        name: "ALTER",
+        usage: "ALTER <topic> <config>=<value> ...",
+        reply: "OK",
+        shape: Shape::Line,
+        options: &[],
+        about: &[
+            "Changes configs of a topic, at once and for good; the value default goes back to the default.",
+        ],
+    },
+    Verb {
+        kind: Kind::Partitions,
+        name: "PARTITIONS",
+        usage: "PARTITIONS <topic> <n>",
+        reply: "OK",
+        shape: Shape::Line,
+        options: &[],
+        about: &["Gives a topic more partitions, <n> in all; never fewer."],
+    },
+    Verb {
+        kind: Kind::Trim,
+        name: "TRIM",
+        usage: "TRIM <topic>[/<partition>] <offset>",
+        reply: "OK <earliest> <latest>",
+        shape: Shape::Line,
+        options: &[],
+        about: &["Removes the records below that offset, which is a plain number."],
+    },
+    Verb {
         kind: Kind::Topics,
         name: "TOPICS",
         usage: "TOPICS",
@@ -366,7 +401,7 @@ mod tests {
             assert_eq!(of(verb.kind).name, verb.name);
             assert!(verb.options.len() <= 32);
         }
-        assert_eq!(VERBS.len(), 21);
+        assert_eq!(VERBS.len(), 24);
     }
 
     #[test]
@@ -378,9 +413,6 @@ mod tests {
             "COMMIT",
             "COMMITTED",
             "GROUPS",
-            "ALTER",
-            "PARTITIONS",
-            "TRIM",
             "PIN",
             "PINGG",
             "",

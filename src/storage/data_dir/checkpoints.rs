@@ -79,6 +79,24 @@ impl<F: Fs> Checkpoints<F> {
         self.start.borrow_mut().raise(topic, partition, offset);
     }
 
+    /// Moves it, never back, on the disk too.
+    ///
+    /// # Errors
+    /// What the system says; it has not moved then, though a start before the next write of the file may find that it has.
+    pub fn move_log_start(&self, topic: &str, partition: u32, offset: i64) -> Result<(), Error> {
+        let before = self.log_start(topic, partition);
+        self.set_log_start(topic, partition, offset);
+        let result = self.write_log_start();
+        if result.is_err() {
+            let mut table = self.start.borrow_mut();
+            if let Some(partitions) = table.offsets.get_mut(topic) {
+                partitions.insert(partition, before);
+            }
+            table.is_dirty = true;
+        }
+        result
+    }
+
     /// As [`Checkpoints::write_recovery_point`].
     ///
     /// # Errors
@@ -92,6 +110,17 @@ impl<F: Fs> Checkpoints<F> {
         for table in [&self.recovery, &self.start] {
             let mut table = table.borrow_mut();
             table.is_dirty |= table.offsets.remove(topic).is_some();
+        }
+    }
+
+    /// Takes the lines of a topic's partitions from one on away, as [`Checkpoints::forget_topic`] does of all.
+    pub(super) fn forget_partitions(&self, topic: &str, from: u32) {
+        for table in [&self.recovery, &self.start] {
+            let mut table = table.borrow_mut();
+            if let Some(partitions) = table.offsets.get_mut(topic) {
+                let gone = partitions.split_off(&from);
+                table.is_dirty |= !gone.is_empty();
+            }
         }
     }
 

@@ -130,6 +130,27 @@ impl<F: Fs> DataDir<F> {
         made.map_err(CreateError::Storage)
     }
 
+    /// Gives a topic more partitions, from number `from` on, as its new file says: the file, then the directories, durable when this returns.
+    ///
+    /// # Errors
+    /// As [`CreateError`] says; the topic's file is then the old or the new one, and [`DataDir::write_topic`] of the old one takes it back.
+    pub fn add_partitions(&self, topic: &TopicFile, from: u32) -> Result<(), CreateError> {
+        let mut is_new = vec![false; usize::try_from(from).unwrap_or(usize::MAX)];
+        for partition in from..topic.partitions {
+            is_new.push(self.clear_stranger(&self.partition_dir(&topic.name, partition))?);
+        }
+        // Lines of partitions that once had these numbers must not speak for these.
+        self.checkpoints.forget_partitions(&topic.name, from);
+        self.checkpoints
+            .write_recovery_point()
+            .and_then(|()| self.checkpoints.write_log_start())
+            .and_then(|()| self.write_topic(topic))
+            .and_then(|()| self.make_dirs(&self.new_dirs(topic, &is_new)))
+            // A directory that was there already may not be durable either.
+            .and_then(|()| self.sync_root())
+            .map_err(CreateError::Storage)
+    }
+
     /// Replaces a topic's file: after its configs or its number of partitions changed.
     ///
     /// # Errors
