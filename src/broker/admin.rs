@@ -51,8 +51,11 @@ impl<F: Fs> Broker<F> {
         };
         (topic.overrides, topic.flush) = (overrides, flush);
         topic.is_doubtful = false;
+        if config.cleanup.compacts() {
+            self.cleaner.wake(now.mono);
+        }
         for key in topic.partitions.clone() {
-            self.cleaner.release(key, now.mono);
+            self.cleaner.release(key);
             self.retention.ask(key);
             let Some(partition) = self.partitions.get_mut(key) else {
                 continue;

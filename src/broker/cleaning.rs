@@ -41,8 +41,8 @@ pub(super) struct Cleaner<F: Fs> {
 
 #[derive(Debug)]
 enum State<F: Fs> {
-    /// Nothing is due; when to look again.
-    Resting(Duration),
+    /// Nothing is due; when to look again. `None`: no topic is compacted.
+    Resting(Option<Duration>),
     /// Looking for the dirtiest partition.
     Choosing {
         left: Vec<PartitionKey>,
@@ -53,18 +53,25 @@ enum State<F: Fs> {
 }
 
 impl<F: Fs> Cleaner<F> {
-    /// One that looks for work at `due` first.
-    pub(super) fn new(due: Duration) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            state: State::Resting(due),
+            state: State::Resting(None),
             quarantined: BTreeSet::new(),
         }
     }
 
-    pub(super) fn next_deadline(&self) -> Duration {
+    /// When there is something to do; `None` for never.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
         match &self.state {
             State::Resting(due) => *due,
-            State::Choosing { .. } | State::Running(..) => Duration::ZERO,
+            State::Choosing { .. } | State::Running(..) => Some(Duration::ZERO),
+        }
+    }
+
+    /// A topic is compacted from now on.
+    pub(super) fn wake(&mut self, mono: Duration) {
+        if let State::Resting(due) = &mut self.state {
+            *due = Some(due.map_or(mono, |due| due.min(mono)));
         }
     }
 
@@ -73,12 +80,9 @@ impl<F: Fs> Cleaner<F> {
         self.quarantined.remove(&key);
     }
 
-    /// The partition's configs changed: it is looked at soon, whatever kept it from being cleaned.
-    pub(super) fn release(&mut self, key: PartitionKey, mono: Duration) {
+    /// The partition's configs changed: whatever kept it from being cleaned is forgotten.
+    pub(super) fn release(&mut self, key: PartitionKey) {
         self.quarantined.remove(&key);
-        if let State::Resting(due) = &mut self.state {
-            *due = mono.min(*due);
-        }
     }
 
     /// Whether a round goes on.
@@ -97,7 +101,7 @@ impl<F: Fs> Broker<F> {
     pub(super) fn cleaning_slice(&mut self, clock: &dyn Clock) {
         let started = clock.now();
         match &self.cleaner.state {
-            State::Resting(due) if *due > started.mono => {}
+            State::Resting(due) if due.is_none_or(|due| due > started.mono) => {}
             State::Resting(_) => self.begin_choosing(),
             State::Choosing { .. } => self.choose(clock),
             &State::Running(key, _) => self.clean(key, started),
@@ -113,12 +117,17 @@ impl<F: Fs> Broker<F> {
             };
             in_force.log_config().cleanup.compacts()
         });
-        self.cleaner.state = State::Choosing { left, best: None };
+        self.cleaner.state = if left.is_empty() {
+            State::Resting(None)
+        } else {
+            State::Choosing { left, best: None }
+        };
     }
 
     fn rest(&mut self, mono: Duration) {
         let backoff = self.in_force(None).time(Config::CleanerBackoffMs);
-        self.cleaner.state = State::Resting(mono.saturating_add(backoff.max(REST_MIN)));
+        let due = mono.saturating_add(backoff.max(REST_MIN));
+        self.cleaner.state = State::Resting(Some(due));
     }
 
     /// Looks at some partitions; after the last, begins a round with the dirtiest.

@@ -139,6 +139,9 @@ impl<F: Fs> Broker<F> {
         let in_force = self.in_force(Some(&overrides));
         let (config, flush) = (in_force.log_config(), FlushRule::new(in_force));
         let logs = self.open_logs(name, 0..partitions, config, start, now)?;
+        if config.cleanup.compacts() {
+            self.cleaner.wake(now.mono);
+        }
         let topic = Topic {
             name: name.into(),
             overrides,

@@ -262,7 +262,7 @@ impl<F: Fs> Broker<F> {
             self.checkpoint_due,
             self.deletions.next_deadline(),
             Some(self.retention.next_deadline()),
-            Some(self.cleaner.next_deadline()),
+            self.cleaner.next_deadline(),
         ]
         .into_iter()
         .flatten()

@@ -1,6 +1,6 @@
 //! `--min-free-bytes`: appends stop before the disk is full, so that what makes room still has some.
 //!
-//! Asking the file system costs a system call, so its answer is used for a while, less what was appended since.
+//! Asking the file system costs a system call, so its answer is used for a while, or until half of the room it left is used.
 
 #![forbid(unsafe_code)]
 
@@ -46,14 +46,14 @@ impl Space {
         self.min_free > 0
     }
 
-    /// What is free by the last answer, where it still counts; `appended` is a sum of bytes.
+    /// The last answer, where it still counts; `appended` is a sum of bytes.
     fn known(&self, appended: u64, mono: Duration) -> Option<u64> {
         let sample = self.sample?;
         let since = appended.saturating_sub(sample.appended);
-        let free = sample.free.saturating_sub(since);
+        let slack = sample.free.saturating_sub(self.min_free);
         let is_fresh = mono.saturating_sub(sample.at) < SAMPLE_INTERVAL;
-        // What was appended may be less on the disk than it seems: then it is asked again.
-        (is_fresh && (free >= self.min_free || since == 0)).then_some(free)
+        // Others write, too, and records are not all that takes room: so half of it, and then it is asked again.
+        (is_fresh && (since == 0 || since <= slack / 2)).then_some(sample.free)
     }
 }
 

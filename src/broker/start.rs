@@ -80,7 +80,7 @@ impl<F: Fs> Broker<F> {
             delayed: DelayedFetches::default(),
             deletions: Deletions::new(),
             retention: Retention::new(first_pass),
-            cleaner: Cleaner::new(started),
+            cleaner: Cleaner::new(),
             space,
             unfinished_deletions: Vec::new(),
             unfinished_creations: Vec::new(),

@@ -199,11 +199,12 @@ impl<F: Fs> Log<F> {
     fn retire(&mut self, facts: &SegmentFacts, reason: Reason) -> Result<Retired<F::File>, Error> {
         let base = facts.base;
         self.earliest = self.earliest.max(facts.next_base);
+        // While the .log has its name the segment stays on the list, or a start would find it before a hole.
+        let files = self.rename_deleted(base)?;
         self.sealed.remove(base);
         self.unsynced.retain(|segment| segment.base != base);
         self.context.handles.forget(self.id, base);
         self.append_times.remove(base);
-        let files = self.rename_deleted(base)?;
         let fs = &self.context.fs;
         fs.sync_dir(&self.dir)
             .map_err(Error::io("fsync", &self.dir))?;
@@ -223,7 +224,8 @@ impl<F: Fs> Log<F> {
         })
     }
 
-    /// Renames the files of a segment to `.deleted`; the names they have then.
+    /// Renames the files of a segment to `.deleted`, the .log first; the names they have then. An index that keeps its name is an orphan,
+    /// which a start removes.
     pub(super) fn rename_deleted(&self, base: i64) -> Result<Vec<PathBuf>, Error> {
         let mut files = Vec::new();
         for suffix in SEGMENT_SUFFIXES {
@@ -232,7 +234,8 @@ impl<F: Fs> Log<F> {
             match self.context.fs.rename(&from, &to) {
                 Ok(()) => files.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("rename", &from)(error)),
+                Err(error) if suffix == "log" => return Err(Error::io("rename", &from)(error)),
+                Err(error) => log::warn!("{} keeps its name: {error}", from.display()),
             }
         }
         Ok(files)

@@ -34,6 +34,9 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         b"HELP\n",
         b"READ orders x\n",
         b"CREATE t partitions=2 a=b\n",
+        b"ALTER t a=b\n",
+        b"PARTITIONS t 4\n",
+        b"TRIM t/1 5\n",
     ]);
     let rare = prop::sample::select(vec![
         &b"QUIT\n"[..],

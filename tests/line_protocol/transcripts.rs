@@ -46,6 +46,9 @@ fn transcripts_of_every_verb() {
         ("OFFSETS orders\n", "OK 2\n0\t0\t9\n1\t4\t5\n"),
         ("AT orders -5m\n", "OK -1 -1\n"),
         ("CREATE orders partitions=3 retention.ms=-1\n", "OK\n"),
+        ("alter orders retention.ms=default segment.ms=5\n", "OK\n"),
+        ("PARTITIONS orders 5\n", "OK\n"),
+        ("TRIM orders/1 7\n", "OK 7 9\n"),
         (
             "DELETE orders\n",
             "ERR UNKNOWN_TOPIC no topic 'orders' with two lines\n",
@@ -155,16 +158,7 @@ fn help_lists_every_verb_and_no_later_one() {
         let count: usize = reply.lines().next().unwrap()[3..].parse().unwrap();
         assert_eq!(reply.lines().count(), count + 1, "{reply}");
     }
-    for later in [
-        "CONSUME",
-        "ACK",
-        "COMMIT",
-        "COMMITTED",
-        "GROUPS",
-        "ALTER",
-        "PARTITIONS",
-        "TRIM",
-    ] {
+    for later in ["CONSUME", "ACK", "COMMIT", "COMMITTED", "GROUPS"] {
         assert!(
             !reply.lines().any(|line| line.starts_with(later)),
             "{later}"
@@ -238,6 +232,15 @@ fn requests_arrive_as_they_were_meant() {
         (
             "CREATE o a.b==c partitions=2 d=",
             "Create { topic: [111], partitions: Some(2), configs: [(\"a.b\", \"=c\"), (\"d\", \"\")] }",
+        ),
+        (
+            "ALTER o a.b=default c==d",
+            "Alter { topic: [111], configs: [(\"a.b\", \"default\"), (\"c\", \"=d\")] }",
+        ),
+        ("PARTITIONS o 07", "Partitions([111], 7)"),
+        (
+            "TRIM o/3 9223372036854775807",
+            "Trim(Target { topic: [111], partition: Some(3) }, 9223372036854775807)",
         ),
         (
             "PUT o/1:a:b\tc  d ",

@@ -82,7 +82,7 @@ fn under_never_nothing_is_synced_and_a_kill_loses_nothing() {
         rig.put("a", value);
     }
     assert_eq!(rig.stat("fsyncs_total"), 0);
-    assert_eq!(rig.broker.next_deadline(), None, "no hurry");
+    assert_eq!(rig.deadline(), None, "no hurry");
     assert_eq!(rig.values("a"), ["x", "y"]);
     assert_eq!(rig.killed().values("a"), ["x", "y"]);
     assert_eq!(rig.crashed().values("a"), [] as [&str; 0]);
@@ -94,12 +94,12 @@ fn under_an_interval_a_record_is_durable_once_it_is_over() {
     rig.create("a", 2, &[]);
     rig.put("a/0", "x");
     let due = rig.now().mono + Duration::from_millis(100);
-    assert_eq!(rig.broker.next_deadline(), Some(due));
+    assert_eq!(rig.deadline(), Some(due));
     rig.pass(Duration::from_millis(60));
     rig.put("a/0", "y");
     rig.put("a/1", "z");
     assert_eq!(
-        rig.broker.next_deadline(),
+        rig.deadline(),
         Some(due),
         "the first unsynced record counts"
     );
@@ -111,10 +111,7 @@ fn under_an_interval_a_record_is_durable_once_it_is_over() {
     let mut after = rig.crashed();
     assert_eq!(after.values("a/0"), ["x", "y"]);
     assert_eq!(after.values("a/1"), [] as [&str; 0], "its own is not over");
-    assert_eq!(
-        rig.broker.next_deadline(),
-        Some(due + Duration::from_millis(60))
-    );
+    assert_eq!(rig.deadline(), Some(due + Duration::from_millis(60)));
     rig.pass(Duration::from_millis(60));
     rig.broker.tick(&rig.clock);
     assert_eq!(rig.crashed().values("a/1"), ["z"]);
@@ -150,11 +147,7 @@ fn sync_makes_everything_durable_and_is_shared() {
     rig.append("a", None, "same turn").unwrap();
     assert!(matches!(rig.handle(ALICE, &Request::Sync), Outcome::Parked));
     assert!(matches!(rig.handle(BOB, &Request::Sync), Outcome::Parked));
-    assert_eq!(
-        rig.broker.next_deadline(),
-        Some(Duration::ZERO),
-        "a flush is wanted"
-    );
+    assert_eq!(rig.deadline(), Some(Duration::ZERO), "a flush is wanted");
     assert_eq!(rig.ready(), [] as [u64; 0]);
     rig.turn();
     assert!(
@@ -186,18 +179,14 @@ fn recovery_point_is_replaced_at_most_once_a_second_and_exactly_at_a_stop() {
     rig.create("a", 1, &[]);
     rig.put("a", "x");
     let due = rig.now().mono + Duration::from_secs(1);
-    assert_eq!(rig.broker.next_deadline(), Some(due));
+    assert_eq!(rig.deadline(), Some(due));
     rig.put("a", "y");
     rig.broker.tick(&rig.clock);
     assert!(!text(&rig).contains("a 0 2"));
     rig.pass(Duration::from_secs(1));
     rig.broker.tick(&rig.clock);
     assert!(text(&rig).contains("a 0 2"), "{}", text(&rig));
-    assert_eq!(
-        rig.broker.next_deadline(),
-        None,
-        "nothing moves, nothing is due"
-    );
+    assert_eq!(rig.deadline(), None, "nothing moves, nothing is due");
     rig.put("a", "z");
     rig.broker.close(&rig.clock).unwrap();
     assert!(text(&rig).contains("a 0 3"));
@@ -212,7 +201,7 @@ fn under_never_sealed_segments_are_synced_in_the_background_and_then_durable() {
     }
     assert_eq!(rig.stat("fsyncs_total"), 0, "nothing in the turn itself");
     let mut ticks = 0;
-    while rig.broker.next_deadline() == Some(Duration::ZERO) {
+    while rig.deadline() == Some(Duration::ZERO) {
         rig.broker.tick(&rig.clock);
         ticks += 1;
     }

@@ -6,10 +6,14 @@
     reason = "a test may panic"
 )]
 
+mod admin;
 mod appends;
+mod cleaning;
 mod durability;
 mod readers;
+mod retention;
 mod sim;
+mod space;
 mod start;
 mod topics;
 
@@ -167,6 +171,80 @@ impl Rig {
             Resumed::Reply(response) => response,
             other => panic!("SYNC is not answered: {other:?}"),
         }
+    }
+
+    /// Turns until nothing is due now.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self
+                .broker
+                .next_deadline()
+                .is_none_or(|due| due > self.now().mono)
+            {
+                return;
+            }
+            self.turn();
+            self.broker.tick(&self.clock);
+        }
+        panic!("it never comes to rest: {:?}", self.broker.next_deadline());
+    }
+
+    /// Some time later, and everything due by then done.
+    fn later(&mut self, time: Duration) {
+        self.pass(time);
+        self.settle();
+    }
+
+    /// One record with a key in a turn of its own; no value is a tombstone. Its offset.
+    fn put_keyed(&mut self, target: &str, key: &str, value: Option<&str>) -> i64 {
+        let payload = Payload::Record {
+            timestamp: None,
+            key: Some(key.as_bytes()),
+            value: value.map(str::as_bytes),
+            headers: &[],
+        };
+        let now = self.now();
+        let run = self
+            .broker
+            .append(target_of(target), &payload, now)
+            .expect("appended");
+        self.turn();
+        run.first_offset
+    }
+
+    fn alter(&mut self, topic: &str, configs: &[(&str, &str)]) -> Response {
+        self.reply(&Request::Alter {
+            topic: topic.as_bytes(),
+            configs: configs.to_vec(),
+        })
+    }
+
+    fn trim(&mut self, target: &str, offset: i64) -> Response {
+        self.reply(&Request::Trim(target_of(target), offset))
+    }
+
+    fn segments(&mut self, target: &str) -> Vec<i64> {
+        match self.reply(&Request::Segments(target_of(target))) {
+            Response::Segments(lines) => lines.iter().map(|line| line.base_offset).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Names in a directory that end like this.
+    fn files(&self, directory: &str, end: &str) -> Vec<String> {
+        let entries = self.mem.read_dir(Path::new(directory)).unwrap();
+        let names = entries
+            .into_iter()
+            .map(|entry| entry.name.into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name.ends_with(end)).collect();
+        names.sort();
+        names
+    }
+
+    /// When the broker wants a tick, the next retention pass left aside.
+    fn deadline(&self) -> Option<Duration> {
+        let pass = self.broker.retention.next_deadline();
+        self.broker.next_deadline().filter(|&due| due != pass)
     }
 
     fn next(&mut self) -> Option<ConnectionId> {

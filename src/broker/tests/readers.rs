@@ -158,10 +158,7 @@ fn a_read_waits_for_a_record_or_its_time() {
         Outcome::Parked
     ));
     let start = rig.now().mono;
-    assert_eq!(
-        rig.broker.next_deadline(),
-        Some(start + Duration::from_millis(300))
-    );
+    assert_eq!(rig.deadline(), Some(start + Duration::from_millis(300)));
     rig.pass(Duration::from_millis(300));
     assert_eq!(rig.ready(), [2]);
     let Resumed::Reply(response) = rig.resume(BOB) else {
@@ -179,7 +176,7 @@ fn a_read_waits_for_a_record_or_its_time() {
     rig.put("a", "y");
     assert_eq!(rig.ready(), [1]);
     assert!(matches!(rig.resume(ALICE), Resumed::Reply(r) if values(&r) == ["y"]));
-    assert_eq!(rig.broker.next_deadline(), None);
+    assert_eq!(rig.deadline(), None);
 }
 
 #[test]
@@ -369,7 +366,7 @@ fn a_connection_that_leaves_leaves_nothing() {
     assert_eq!(rig.ready(), [] as [u64; 0]);
     assert!(matches!(rig.resume(ALICE), Resumed::Waiting));
     rig.broker.tick(&rig.clock);
-    assert_eq!(rig.broker.next_deadline(), None);
+    assert_eq!(rig.deadline(), None);
 }
 
 #[test]
@@ -417,7 +414,7 @@ fn ten_thousand_tails_are_named_in_slices_and_only_when_their_partition_moves() 
     let first: Vec<_> = (0..100).filter_map(|_| rig.next()).collect();
     assert_eq!(first.len(), 100);
     assert_eq!(
-        rig.broker.next_deadline(),
+        rig.deadline(),
         Some(Duration::ZERO),
         "the rest wants a turn"
     );

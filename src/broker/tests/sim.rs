@@ -13,8 +13,48 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 struct Known {
     /// Acknowledged records, by partition and offset.
     records: BTreeMap<(u32, i64), String>,
+    /// TRIM was asked for up to these offsets, by partition, whatever it answered.
+    trimmed: BTreeMap<u32, i64>,
+    /// It was compacted or had its records expire at times: records below its end may be gone.
+    is_lossy: bool,
     /// A DELETE failed after the last acknowledged record: a restart may bring either.
     maybe_gone: bool,
+}
+
+impl Known {
+    /// Reads an acknowledged record: it is there as it was, unless it may be gone.
+    fn check(&self, rig: &mut Rig, name: &str, (partition, offset): (u32, i64), value: &str) {
+        let target = format!("{name}/{partition}");
+        let trimmed = self.trimmed.get(&partition).copied().unwrap_or(0);
+        let may_be_gone = self.is_lossy || offset < trimmed;
+        match rig.reply(&read(&target, OffsetSpec::Offset(offset), 0)) {
+            Response::Records { records, .. } => match records.iter().next() {
+                Some(found) if found.offset == offset => {
+                    assert_eq!(
+                        found.record.value,
+                        Some(value.as_bytes()),
+                        "{target} at {offset}"
+                    );
+                }
+                Some(found) => {
+                    assert!(may_be_gone && found.offset > offset, "{target} at {offset}");
+                }
+                None => assert!(may_be_gone, "{target} at {offset}"),
+            },
+            Response::Error(error) => {
+                assert!(
+                    may_be_gone && error.code == ErrorCode::OffsetOutOfRange,
+                    "{target} at {offset}: {error}"
+                );
+                let (_, earliest, latest) = rig.offsets(&target)[0];
+                assert!(
+                    offset < earliest && earliest <= latest,
+                    "{target} at {offset}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -41,6 +81,11 @@ impl History {
             ("num.partitions", "2"),
             ("segment.bytes", "400"),
             ("segment.index.bytes", "80"),
+            ("min.cleanable.dirty.ratio", "0.2"),
+            ("file.delete.delay.ms", "500"),
+            ("log.initial.task.delay.ms", "100"),
+            ("log.retention.check.interval.ms", "900"),
+            ("log.cleaner.backoff.ms", "300"),
         ];
         let configs = configs
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -99,10 +144,13 @@ impl History {
         self.tell(format_args!("turn"));
         let mut undecided = Vec::new();
         for _ in 0..self.random.u32(..10) {
-            match self.random.u32(..12) {
+            match self.random.u32(..16) {
                 0 => self.create(),
                 1 => self.delete(),
                 2 => self.read_something(),
+                3 => self.trim(),
+                4 => self.alter(),
+                5 => self.add_partitions(),
                 _ => undecided.extend(self.append()),
             }
         }
@@ -126,7 +174,9 @@ impl History {
         }
         self.rig.broker.end_turn();
         self.rig.pass(Duration::from_millis(self.random.u64(..700)));
-        self.rig.broker.tick(&self.rig.clock);
+        for _ in 0..self.random.u32(1..12) {
+            self.rig.broker.tick(&self.rig.clock);
+        }
         if self.random.bool() {
             self.rig.fs.disarm();
         }
@@ -141,7 +191,8 @@ impl History {
         } else {
             format!("{name}/{}", self.random.u32(..3))
         };
-        let key = self.random.bool().then_some("some key");
+        let key =
+            (self.random.u32(..4) > 0).then_some(["one key", "other key"][self.random.usize(..2)]);
         let appended = self.rig.append(&target, key, &value);
         self.tell(format_args!("append {target} {} {appended:?}", self.serial));
         let Ok(run) = appended else {
@@ -189,20 +240,60 @@ impl History {
         }
     }
 
+    fn trim(&mut self) {
+        let name = self.name();
+        let partition = self.random.u32(..2);
+        let offset = self.random.i64(..30);
+        let target = format!("{name}/{partition}");
+        let response = self.rig.trim(&target, offset);
+        self.tell(format_args!("trim {target} {offset}: {response:?}"));
+        let Some(known) = self.topics.get_mut(&name) else {
+            return;
+        };
+        let is_refused = matches!(
+            &response,
+            Response::Error(error) if matches!(error.code, ErrorCode::OffsetOutOfRange | ErrorCode::UnknownPartition)
+        );
+        if !is_refused {
+            let below = known.trimmed.entry(partition).or_default();
+            *below = offset.max(*below);
+        }
+        if let Response::Trimmed { earliest, latest } = response {
+            assert!(earliest >= offset && latest >= earliest, "{target}");
+        }
+    }
+
+    fn alter(&mut self) {
+        let name = self.name();
+        let configs = [
+            [("cleanup.policy", "compact")],
+            [("cleanup.policy", "default")],
+            [("retention.ms", "2000")],
+            [("retention.bytes", "1000")],
+            [("retention.ms", "default")],
+            [("segment.ms", "1000")],
+        ];
+        let config = self.random.choice(&configs).unwrap();
+        let response = self.rig.alter(&name, config);
+        self.tell(format_args!("alter {name} {config:?}: {response:?}"));
+        if let Some(known) = self.topics.get_mut(&name) {
+            known.is_lossy = true;
+        }
+    }
+
+    fn add_partitions(&mut self) {
+        let name = self.name();
+        let count = self.random.u32(1..5);
+        let response = self.rig.reply(&Request::Partitions(name.as_bytes(), count));
+        self.tell(format_args!("partitions {name} {count}: {response:?}"));
+    }
+
     fn read_something(&mut self) {
         let name = self.name();
-        if let Some(((partition, offset), value)) = self
-            .topics
-            .get(&name)
-            .and_then(|known| known.records.iter().next_back())
+        if let Some(known) = self.topics.get(&name)
+            && let Some((at, value)) = known.records.iter().next_back()
         {
-            let target = format!("{name}/{partition}");
-            let got = values(
-                &self
-                    .rig
-                    .reply(&read(&target, OffsetSpec::Offset(*offset), 0)),
-            );
-            assert_eq!(got.first(), Some(value), "{target} at {offset}");
+            known.check(&mut self.rig, &name, *at, value);
         }
     }
 
@@ -236,14 +327,8 @@ impl History {
         self.maybe_there.clear();
         for (name, known) in &self.topics {
             assert!(there.contains(name), "{name} is lost");
-            for ((partition, offset), value) in &known.records {
-                let target = format!("{name}/{partition}");
-                let got = values(
-                    &self
-                        .rig
-                        .reply(&read(&target, OffsetSpec::Offset(*offset), 0)),
-                );
-                assert_eq!(got.first(), Some(value), "{target} at {offset}");
+            for (at, value) in &known.records {
+                known.check(&mut self.rig, name, *at, value);
             }
         }
     }
