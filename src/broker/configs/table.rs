@@ -76,7 +76,7 @@ pub(super) enum Kind {
 }
 
 /// A line of the table.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) config: Config,
     pub(super) name: &'static str,

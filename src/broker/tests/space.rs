@@ -80,7 +80,7 @@ fn retention_makes_room_on_a_full_disk() {
     rig.create("a", 1, &[("retention.ms", "60000")]);
     rig.mem.set_capacity(Some(rig.mem.used_bytes() + 100_000));
     let good = fill(&mut rig, "a");
-    rig.later(Duration::from_secs(600));
+    rig.later(Duration::from_mins(10));
     let end = i64::try_from(good.len()).unwrap();
     assert_eq!(rig.put("a", "next"), (0, end));
     assert_eq!(rig.values("a"), ["next"]);
