@@ -21,7 +21,7 @@ impl<F: Fs> Broker<F> {
         name: &[u8],
         configs: &[(&str, &str)],
         now: Now,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Response, ApiError> {
         check_own_name(name)?;
         let id = self.find_topic(name)?;
         let Some(topic) = self.topics.get(id) else {
@@ -39,7 +39,7 @@ impl<F: Fs> Broker<F> {
         self.abort_cleaning(id);
         self.put_in_force(id, overrides, now);
         log::info!("altered topic={}", new.name);
-        Ok(())
+        Ok(Response::Done)
     }
 
     /// Lets a topic and its logs act on new configs.
@@ -74,7 +74,7 @@ impl<F: Fs> Broker<F> {
         name: &[u8],
         count: u32,
         now: Now,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Response, ApiError> {
         check_own_name(name)?;
         let id = self.find_topic(name)?;
         let Some(topic) = self.topics.get(id) else {
@@ -134,7 +134,7 @@ impl<F: Fs> Broker<F> {
             }
         }
         log::info!("topic={name} has partitions={count}, before {from}");
-        Ok(())
+        Ok(Response::Done)
     }
 
     /// A change failed, so the topic stays as it was, and its file must not come up otherwise at the next start.

@@ -198,12 +198,8 @@ impl<F: Fs> Broker<F> {
                 .create_topic(topic, *partitions, configs, now)
                 .map(|()| reply(Response::Done)),
             Request::Delete(topic) => self.delete_topic(topic).map(|()| reply(Response::Done)),
-            Request::Alter { topic, configs } => self
-                .alter_topic(topic, configs, now)
-                .map(|()| reply(Response::Done)),
-            Request::Partitions(topic, count) => self
-                .add_partitions(topic, *count, now)
-                .map(|()| reply(Response::Done)),
+            Request::Alter { topic, configs } => self.alter_topic(topic, configs, now).map(reply),
+            Request::Partitions(topic, count) => self.add_partitions(topic, *count, now).map(reply),
             Request::Trim(target, offset) => self.trim(*target, *offset).map(reply),
             Request::Topics => Ok(reply(self.list_topics())),
             Request::Describe(topic) => self.describe_topic(topic).map(reply),

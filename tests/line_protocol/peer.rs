@@ -255,24 +255,7 @@ pub(crate) fn answer(request: &Request<'_>) -> Response {
                 health: PartitionHealth::ReadOnly,
             }],
         },
-        Request::Segments(_) => Response::Segments(vec![
-            SegmentInfo {
-                base_offset: 0,
-                bytes: 10,
-                records: 2,
-                index_entries: 1,
-                first_timestamp: Some(-3),
-                last_timestamp: Some(7),
-            },
-            SegmentInfo {
-                base_offset: 2,
-                bytes: 0,
-                records: 0,
-                index_entries: 0,
-                first_timestamp: None,
-                last_timestamp: None,
-            },
-        ]),
+        Request::Segments(_) => Response::Segments(segments()),
         Request::Stats => Response::Stats(vec![("uptime_ms", 5), ("topics", 1)]),
         Request::Delete(topic) => Response::Error(ApiError::new(
             ErrorCode::UnknownTopic,
@@ -292,6 +275,27 @@ pub(crate) fn answer(request: &Request<'_>) -> Response {
         | Request::Partitions(..)
         | Request::Sync => Response::Done,
     }
+}
+
+fn segments() -> Vec<SegmentInfo> {
+    vec![
+        SegmentInfo {
+            base_offset: 0,
+            bytes: 10,
+            records: 2,
+            index_entries: 1,
+            first_timestamp: Some(-3),
+            last_timestamp: Some(7),
+        },
+        SegmentInfo {
+            base_offset: 2,
+            bytes: 0,
+            records: 0,
+            index_entries: 0,
+            first_timestamp: None,
+            last_timestamp: None,
+        },
+    ]
 }
 
 /// Sends everything at once and returns the replies.

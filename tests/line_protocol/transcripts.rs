@@ -242,6 +242,15 @@ fn requests_arrive_as_they_were_meant() {
             "TRIM o/3 9223372036854775807",
             "Trim(Target { topic: [111], partition: Some(3) }, 9223372036854775807)",
         ),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(asked(line), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn records_arrive_as_they_were_meant() {
+    let cases = [
         (
             "PUT o/1:a:b\tc  d ",
             "Append(Target { topic: [111], partition: Some(1) }, Record { timestamp: None, key: Some([97, 58, 98, 9, 99]), \
