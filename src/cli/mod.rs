@@ -8,6 +8,8 @@
 mod client;
 pub mod dump;
 pub mod import;
+pub mod repair;
+pub mod retention;
 pub mod serve;
 pub mod shell;
 mod tail;
@@ -75,6 +77,10 @@ enum Command {
     Dump(dump::Args),
     /// Check a whole data directory and list what is damaged
     Verify(verify::Args),
+    /// Say what a repair would do, and with --yes do it
+    Repair(repair::Args),
+    /// List what retention would delete
+    Retention(retention::Args),
     /// Talk to a broker: lines with history, or one command
     Shell(shell::Args),
 }
@@ -94,6 +100,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure
         Some(Command::Import(args)) => import::run(&args),
         Some(Command::Dump(args)) => dump::run(&args),
         Some(Command::Verify(args)) => verify::run(&args),
+        Some(Command::Repair(args)) => repair::run(&args),
+        Some(Command::Retention(args)) => retention::run(&args),
         Some(Command::Shell(args)) => shell::run(&args),
     }
 }

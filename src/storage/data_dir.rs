@@ -26,7 +26,7 @@ use crate::fs::{Fs, OpenMode, read_file};
 use super::Error;
 
 pub use checkpoints::Checkpoints;
-pub use topic_files::{CreateError, Deletion, Loaded, TopicFile};
+pub use topic_files::{CreateError, Deletion, Loaded, TopicFile, topics_of};
 
 /// The only format that this program reads and writes.
 pub const FORMAT: u32 = 1;

@@ -6,17 +6,20 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Weak;
 
 use crate::fs::Fs;
 
 use super::Error;
 use super::LogConfig;
+use super::append_times::AppendTimes;
 use super::log::Log;
-use super::names::{SEGMENT_SUFFIXES, segment_file};
+use super::names::{FileKind, SEGMENT_SUFFIXES, file_kind, segment_file};
+use super::sealed::{SealedFiles, SealedName};
 
 /// Why a segment goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +111,57 @@ pub struct Retired<T> {
     pub files: Vec<PathBuf>,
     /// Its .log, once for each handle that a reader may still send from: it is not to be shortened before they are gone.
     pub lent: Vec<Weak<T>>,
+}
+
+/// What the rules would take of a partition's sealed segments now, oldest first, without opening or changing it: base offset, bytes, reason. It
+/// may run beside a broker.
+///
+/// # Errors
+/// `Io`.
+pub fn forecast<F: Fs>(
+    fs: &F,
+    dir: &Path,
+    log_start: i64,
+    config: &LogConfig,
+    now_ms: i64,
+) -> Result<Vec<(i64, u64, Reason)>, Error> {
+    let mut logs = BTreeMap::new();
+    for entry in fs.read_dir(dir).map_err(Error::io("read", dir))? {
+        if let FileKind::Log(base) = file_kind(&entry.name.to_string_lossy())
+            && !entry.is_dir
+        {
+            logs.insert(base, entry.len);
+        }
+    }
+    let times = AppendTimes::read(fs, dir);
+    let mut total_bytes = logs.values().sum::<u64>();
+    let mut taken = Vec::new();
+    for ((&base, &bytes), &next_base) in logs.iter().zip(logs.keys().skip(1)) {
+        let name = SealedName {
+            dir,
+            base,
+            upper: next_base,
+            size: bytes,
+            interval: config.index_interval_bytes,
+        };
+        let files = SealedFiles::open_checked(fs, &name)
+            .map_err(Error::io("read", &segment_file(dir, base, "log")))?;
+        let facts = SegmentFacts {
+            base,
+            next_base,
+            bytes,
+            largest_timestamp: files
+                .and_then(|files| files.time.last())
+                .map(|row| row.timestamp),
+            last_append_ms: times.get(base),
+        };
+        let Some(reason) = due(&facts, total_bytes, log_start, config, now_ms) else {
+            break;
+        };
+        total_bytes -= bytes;
+        taken.push((base, bytes, reason));
+    }
+    Ok(taken)
 }
 
 impl<F: Fs> Log<F> {

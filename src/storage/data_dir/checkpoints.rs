@@ -39,7 +39,8 @@ struct Table {
 
 impl<F: Fs> Checkpoints<F> {
     /// Reads both files; one that is missing, empty or cannot be read counts as 0 everywhere and is logged.
-    pub(super) fn load(fs: F, root: &Path) -> Self {
+    #[must_use]
+    pub fn load(fs: F, root: &Path) -> Self {
         let recovery = RefCell::new(load_table(&fs, &root.join(RECOVERY_POINT)));
         let start = RefCell::new(load_table(&fs, &root.join(LOG_START)));
         Self {

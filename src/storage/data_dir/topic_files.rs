@@ -456,6 +456,35 @@ enum Found {
     Deleted(String, Option<u32>),
 }
 
+/// The topics of a data directory, by name, without its lock and without changing anything: what is deleted or makes no sense is left
+/// out.
+///
+/// # Errors
+/// What the system says.
+pub fn topics_of<F: Fs>(fs: &F, root: &Path) -> Result<Vec<TopicFile>, Error> {
+    let dir = root.join(TOPICS);
+    let mut topics = Vec::new();
+    for entry in fs.read_dir(&dir).map_err(Error::io("read", &dir))? {
+        let name = entry.name.to_string_lossy().into_owned();
+        if entry.is_dir || !is_topic_name(&name) {
+            continue;
+        }
+        let path = dir.join(&name);
+        match read_text(fs, &path) {
+            Ok(Some(text)) => {
+                if let Some(Found::Topic(topic)) = Found::parse(&name, &text) {
+                    topics.push(topic);
+                }
+            }
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+            Err(error) => return Err(Error::io("read", &path)(error)),
+        }
+    }
+    topics.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(topics)
+}
+
 impl Found {
     fn parse(name: &str, text: &str) -> Option<Self> {
         let mut partitions = None;
