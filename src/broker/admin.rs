@@ -106,6 +106,7 @@ impl<F: Fs> Broker<F> {
                     .map_err(|error| errors::of_system(&error))
             }
             Err(CreateError::Storage(error)) => Err(errors::of_system(&error)),
+            Err(CreateError::Refused(error)) => return Err(errors::of_system(&error)),
             Err(error @ CreateError::Stranger(_)) => {
                 return Err(ApiError::new(ErrorCode::Storage, error.to_string()));
             }

@@ -83,6 +83,11 @@ impl Cleaned {
         self.is_there
     }
 
+    /// Notes that records are about to be removed.
+    pub(super) fn mark(&mut self) {
+        self.is_there = true;
+    }
+
     /// The first offset that was not looked at.
     pub(super) fn dirty(&self) -> i64 {
         self.dirty

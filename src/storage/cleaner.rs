@@ -524,6 +524,11 @@ impl<F: Fs> Log<F> {
             .map_err(Error::io("write", &path("index")))?;
         fs.sync_dir(&self.dir)
             .map_err(Error::io("fsync", &self.dir))?;
+        if !self.cleaned.is_there() {
+            // Whatever the policy becomes: from here on a missing offset is no loss.
+            self.cleaned.mark();
+            self.cleaned.write(&self.context, &self.dir)?;
+        }
         if let Err(error) = replace::announce(&self.context, &self.dir, &group.sources) {
             if let Err(error) = replace::withdraw(fs, &self.dir, base) {
                 self.turn_read_only("take back the announcement of a replacement", &error);

@@ -431,7 +431,13 @@ impl<F: Fs> Log<F> {
                 Located::PastEnd => {}
             }
             let next = self.next_base(base).filter(|_| base != self.published.base);
-            self.check_gap(base, asked, next.unwrap_or(self.published.offset))?;
+            let gap_end = next.unwrap_or(self.published.offset);
+            if let Err(Error::Corrupt(damage)) = self.check_gap(base, offset, gap_end) {
+                return Err(Error::Corrupt(Damage {
+                    offset: asked,
+                    ..damage
+                }));
+            }
             let Some(next) = next else { return Ok(None) };
             base = next;
             offset = offset.max(next);
