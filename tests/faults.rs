@@ -14,6 +14,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
+use mini_broker::fs::Fs;
 use mini_broker::fs::fault::{Fault, FaultFs, FaultKind};
 use mini_broker::fs::mem::MemFs;
 use mini_broker::storage::{FsyncPolicy, LogConfig};
@@ -115,11 +116,12 @@ impl Run {
         let end = log.log_end_offset();
         self.pending.retain(|offset, _| *offset < end);
         self.is_uncertain |= log.is_read_only();
+        // After a start that could not sync, the log itself is not sure of what was durable before.
         assert!(
-            log.durable_offset() >= self.durable,
+            log.durable_offset() >= self.durable || self.is_uncertain,
             "the durable end went back"
         );
-        self.durable = log.durable_offset();
+        self.durable = self.durable.max(log.durable_offset());
     }
 
     fn flush(&mut self) {
@@ -144,7 +146,7 @@ impl Run {
 
     fn stop(&mut self) {
         if let Some(world) = self.world.take() {
-            self.durable = world.log.durable_offset();
+            self.durable = self.durable.max(world.log.durable_offset());
             self.is_uncertain |= world.stop().is_err();
         }
     }
@@ -171,7 +173,20 @@ impl Run {
         };
         let (found, damage) = read_all(&mut world.log);
         assert!(damage.is_empty(), "{damage:?}");
-        assert_eq!(found, Vec::from_iter(self.acknowledged.clone()));
+        // A start that could not sync shows only what it knows to be durable.
+        let end = if world.log.is_read_only() {
+            world.log.high_watermark()
+        } else {
+            i64::MAX
+        };
+        let expected = self.acknowledged.range(..end);
+        assert!(
+            found
+                .iter()
+                .map(|(offset, record)| (offset, record))
+                .eq(expected),
+            "{found:?}"
+        );
         if !world.log.is_read_only() {
             let before = self.acknowledged.len();
             self.put(1);
@@ -207,6 +222,17 @@ impl Run {
             );
         }
         assert!(world.log.log_end_offset() >= floor);
+        check_times(&mut world, &found);
+        // What a start found it has made durable.
+        let again = FaultFs::new(fs.inner().crash(&mut |n| n / 2));
+        let mut again = World::start(&again, self.fsync, self.config, NOW).unwrap();
+        assert!(
+            read_all(&mut again.log)
+                .0
+                .iter()
+                .map(|(offset, _)| offset)
+                .eq(found.keys())
+        );
         let end = world.log.log_end_offset();
         let record = Rec::new(NOW, b"after");
         world.put(std::slice::from_ref(&record), NOW);
@@ -235,6 +261,17 @@ impl Run {
                 true,
             );
         }
+    }
+}
+
+/// A time leads to the first record at or after it.
+fn check_times(world: &mut World, found: &BTreeMap<i64, Rec>) {
+    for record in found.values() {
+        let first = found
+            .iter()
+            .find(|(_, other)| other.timestamp >= record.timestamp);
+        let first = first.map(|(offset, record)| (*offset, record.timestamp));
+        assert_eq!(world.log.offset_at_time(record.timestamp).unwrap(), first);
     }
 }
 
@@ -328,6 +365,57 @@ fn a_roll_for_an_index_that_is_full() {
             run.put(9);
         },
         |run| run.put(8),
+    );
+}
+
+#[test]
+fn a_roll_behind_a_cut() {
+    at_every_operation(
+        |run| run.put(5),
+        |run| {
+            run.put(1);
+            run.config.segment_bytes = 14;
+            run.world.as_mut().unwrap().log.set_config(run.config);
+            run.put(2);
+        },
+    );
+}
+
+#[test]
+fn a_batch_that_goes_back_behind_a_roll_before_another() {
+    at_every_operation(
+        |run| run.put(7),
+        |run| {
+            run.batch(9);
+            run.flush();
+            run.config.segment_bytes = 14;
+            run.world.as_mut().unwrap().log.set_config(run.config);
+            run.put(1);
+        },
+    );
+}
+
+#[test]
+fn a_start_that_makes_a_denser_index() {
+    at_every_operation(
+        |run| {
+            run.config.index_interval_bytes = 100_000;
+            run.world.as_mut().unwrap().log.set_config(run.config);
+            run.put(25);
+            run.config.index_interval_bytes = 1;
+            run.kill();
+            for base in [0, 10, 20] {
+                let index = world::file(&format!("{base:020}.index"));
+                run.fs.remove_file(&index).unwrap();
+            }
+            run.fs
+                .remove_file(std::path::Path::new("/data/recovery-point"))
+                .unwrap();
+        },
+        |run| {
+            run.start();
+            run.put(1);
+        },
     );
 }
 

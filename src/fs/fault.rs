@@ -31,7 +31,8 @@ pub enum FaultKind {
     IoAfter,
     /// A write takes so many bytes (at least one) and says so; any other operation succeeds.
     Short(usize),
-    /// A write takes so many bytes (fewer than given) and answers EIO; any other operation fails as with [`FaultKind::Io`].
+    /// A write takes so many bytes (fewer than given), which reach the disk, and answers EIO; any other operation fails as with
+    /// [`FaultKind::Io`].
     Torn(usize),
 }
 
@@ -275,6 +276,7 @@ impl<T: File + LoseDirty> File for FaultFile<T> {
             Strike::Torn(n) => {
                 self.inner
                     .write_all_at(part(n.min(bytes.len().saturating_sub(1))), position)?;
+                self.inner.sync_data()?;
                 Err(io::Error::from_raw_os_error(libc::EIO))
             }
         }
