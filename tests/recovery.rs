@@ -432,6 +432,15 @@ const CASES: &[(&str, End, Damage)] = &[
         Expect::damaged(22, 24)
     }),
     (
+        "an entry of the next segment behind a sealed one",
+        End::Clean,
+        |fs| {
+            let copy = content(fs, ACTIVE)[..80].to_vec();
+            append_bytes(fs, "00000000000000000012.log", &copy);
+            Expect::all()
+        },
+    ),
+    (
         "a broken frame and no index in a sealed segment",
         End::Clean,
         |fs| {
@@ -1072,6 +1081,18 @@ fn rebuilt_indexes_are_the_ones_that_were_written() {
 
 /// Puts a row of garbage in the place of each row of an index in turn, and asks `check` each time.
 fn with_garbage_rows(name: &str, row: usize, garbage: &[&[u8]], check: impl Fn(&mut World, &str)) {
+    for is_sealed in [true, false] {
+        with_garbage_rows_in(is_sealed, name, row, garbage, &check);
+    }
+}
+
+fn with_garbage_rows_in(
+    is_sealed: bool,
+    name: &str,
+    row: usize,
+    garbage: &[&[u8]],
+    check: &impl Fn(&mut World, &str),
+) {
     let config = LogConfig {
         segment_bytes: 100_000,
         index_interval_bytes: 1,
@@ -1080,9 +1101,10 @@ fn with_garbage_rows(name: &str, row: usize, garbage: &[&[u8]], check: impl Fn(&
     let fs = FaultFs::new(MemFs::new());
     let mut world = World::start(&fs, FsyncPolicy::Always, config, NOW).unwrap();
     (0..COUNT).for_each(|offset| world.put(&[record(offset)], NOW));
-    // Another segment behind it, so that this one is sealed.
-    world.log.set_config(small_config());
-    world.put(&[record(COUNT)], NOW);
+    if is_sealed {
+        world.log.set_config(small_config());
+        world.put(&[record(COUNT)], NOW);
+    }
     world.stop().unwrap();
     let rows = content(&fs, name).len() / row;
     assert_eq!(rows, 30);
@@ -1104,7 +1126,7 @@ fn a_garbage_row_among_sound_ones_misleads_no_lookup() {
         &[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff],
     ];
     with_garbage_rows("00000000000000000000.index", 8, &garbage, |world, what| {
-        for offset in 0..=COUNT {
+        for offset in 0..COUNT {
             let mut out = Records::new();
             world
                 .log
@@ -1138,7 +1160,7 @@ fn a_garbage_row_among_times_misleads_no_lookup() {
         12,
         &garbage,
         |world, what| {
-            for offset in 0..=COUNT {
+            for offset in 0..COUNT {
                 let found = world.log.offset_at_time(NOW + offset).unwrap();
                 assert_eq!(found, Some((offset, NOW + offset)), "{what}");
             }
@@ -1165,6 +1187,17 @@ fn a_rebuild_keeps_the_rows_that_lead_past_damage() {
         world.stop().unwrap();
     }
     assert!(content(&fs, name).len() < 48, "it was rebuilt");
+
+    let fs = build(End::Kill, small_config());
+    break_frame(&fs, 26);
+    for _ in 0..3 {
+        let mut world = World::start(&fs, FsyncPolicy::Always, sparse, NOW).unwrap();
+        let (found, damage) = read_all(&mut world.log);
+        assert_eq!(
+            (found.len(), damage[0].offset, damage[0].next),
+            (28, 26, 28)
+        );
+    }
 }
 
 #[test]
