@@ -435,8 +435,10 @@ const CASES: &[(&str, End, Damage)] = &[
         "an entry of the next segment behind a sealed one",
         End::Clean,
         |fs| {
-            let copy = content(fs, ACTIVE)[..80].to_vec();
-            append_bytes(fs, "00000000000000000012.log", &copy);
+            let mut stale = Vec::new();
+            let other = Rec::new(NOW, b"stale");
+            Layout::V2.encode(24, &other.borrow(), &mut stale).unwrap();
+            append_bytes(fs, "00000000000000000012.log", &stale);
             Expect::all()
         },
     ),
