@@ -204,7 +204,7 @@ impl Run {
         let mut world = World::start(&fs, self.fsync, self.config, NOW).unwrap();
         let (found, damage) = read_all(&mut world.log);
         assert!(
-            damage.iter().all(|d| d.offset >= floor),
+            damage.iter().all(|d| d.next > floor),
             "{damage:?} below {floor}"
         );
         let found: BTreeMap<i64, Rec> = found.into_iter().collect();

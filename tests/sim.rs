@@ -572,7 +572,7 @@ impl History {
                 .holes
                 .iter()
                 .any(|(from, to)| *from <= hole.offset && hole.next <= *to);
-            assert!(is_known || hole.offset >= floor, "{hole:?} below {floor}");
+            assert!(is_known || hole.next > floor, "{hole:?} below {floor}");
         }
         self.model.holes = damage.iter().map(|hole| (hole.offset, hole.next)).collect();
         self.model.records = found;

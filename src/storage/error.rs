@@ -11,7 +11,7 @@ use crate::format::EncodeError;
 /// A stretch of offsets that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The first offset that is lost, or the one asked for where that is higher.
+    /// The offset asked for: it is lost, or nothing stands between it and what is.
     pub offset: i64,
     /// Where the damage starts in the segment, bytes.
     pub position: u64,

@@ -405,9 +405,11 @@ fn bring_to<F: Fs, R: Row>(
         row.encode(&mut bytes);
     }
     file.write_all_at(&bytes, len)?;
-    // That of the active segment is synced when it is sealed; until then the next start looks at it again.
-    if is_sealed {
+    let is_changed = !missing.is_empty() || had_more;
+    // Where nothing changed, that of the active segment is synced when it is sealed. Where something did, the two indexes were
+    // written together, and a power cut must not leave one of them.
+    if is_sealed || is_changed {
         file.sync_data()?;
     }
-    Ok(!missing.is_empty() || had_more)
+    Ok(is_changed)
 }

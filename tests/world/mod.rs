@@ -203,7 +203,7 @@ pub fn read_all(log: &mut Log<Faulty>) -> (Vec<(i64, Rec)>, Vec<Damage>) {
                 offset = outcome.next_offset;
             }
             Err(Error::Corrupt(d)) => {
-                assert!(d.offset >= offset, "{d:?} at {offset}");
+                assert_eq!(d.offset, offset, "damage is told from the offset asked for");
                 assert!(d.next > offset, "{d:?} at {offset}");
                 offset = d.next;
                 damage.push(d);
