@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::support::Result;
 use crate::support::cleanup::Kept;
 
-/// Bytes that a turn receives at most, as a broker's turn does.
+/// Bytes that a turn receives at most.
 const TURN_BYTES: usize = 256 * 1024;
+/// The same where each turn ends in a sync: it takes all that is there, so that it needs fewer of them.
+const TURN_BYTES_SYNCED: usize = 2 * 1024 * 1024;
 
 /// What the child does, for one connection after the other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -142,12 +144,15 @@ fn produce(
 ) -> std::io::Result<()> {
     let replies = reply.repeat(TURN_BYTES / reply.len());
     let replies_in_buffer = (replies.len() / reply.len()) as u64;
-    let mut buffer = vec![0; TURN_BYTES];
+    let mut buffer = vec![0; if sync { TURN_BYTES_SYNCED } else { TURN_BYTES }];
     let (mut received, mut answered) = (0, 0);
     loop {
-        let n = stream.read(&mut buffer)?;
+        let mut n = stream.read(&mut buffer)?;
         if n == 0 {
             return Ok(());
+        }
+        if sync {
+            n = read_what_is_there(&mut stream, &mut buffer, n)?;
         }
         let bytes = buffer.get(..n).unwrap_or_default();
         file.write_all_at(bytes, received)?;
@@ -162,6 +167,27 @@ fn produce(
             answered += count;
         }
     }
+}
+
+/// Fills the buffer from `n` on with what has come already; returns how many bytes are in it.
+fn read_what_is_there(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    mut n: usize,
+) -> std::io::Result<usize> {
+    stream.set_nonblocking(true)?;
+    while let Some(free) = buffer.get_mut(n..)
+        && !free.is_empty()
+    {
+        match stream.read(free) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    stream.set_nonblocking(false)?;
+    Ok(n)
 }
 
 fn fetch(
