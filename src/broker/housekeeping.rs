@@ -74,7 +74,7 @@ impl Retention {
 
     /// Has a partition looked at soon.
     pub(super) fn ask(&mut self, key: PartitionKey) {
-        if !self.left.contains(&key) {
+        if self.left.back() != Some(&key) {
             self.left.push_back(key);
         }
     }
