@@ -68,10 +68,10 @@ impl<F: Fs> Broker<F> {
             .ok_or_else(|| errors::unknown_topic(target.topic))?;
         if !partition.is_dirty {
             if self.dirty.is_empty() {
+                self.last_heard = now.mono;
                 // Text files must be writable when the disk is full: without room for them nothing is taken.
-                self.data_dir
-                    .ensure_spare()
-                    .map_err(|error| errors::of_system(&error))?;
+                let spare = self.data_dir.ensure_spare();
+                spare.map_err(|error| errors::of_system(&error))?;
             }
             partition.begin_turn();
             self.dirty.push(key);

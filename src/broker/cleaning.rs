@@ -20,7 +20,11 @@ use super::partition::Before;
 use super::topics::TopicId;
 
 /// Bytes that a slice reads.
-const SLICE_BYTES: u64 = 256 * 1024;
+const SLICE_BYTES: u64 = 128 * 1024;
+
+/// While clients were heard of in the last so long, cleaning rests after a slice for as long as that took: a process that is never idle
+/// waits for its processor like any other, and clients with it.
+const BUSY_TIME: Duration = Duration::from_millis(20);
 
 /// Looking for what is due goes on in the next turn after so long, ...
 const CHOOSE_TIME: Duration = Duration::from_millis(1);
@@ -48,8 +52,8 @@ enum State<F: Fs> {
         left: Vec<PartitionKey>,
         best: Option<(f64, PartitionKey)>,
     },
-    /// A round.
-    Running(PartitionKey, Box<Cleaning<F>>),
+    /// A round, and when its next slice is due.
+    Running(PartitionKey, Box<Cleaning<F>>, Duration),
 }
 
 impl<F: Fs> Cleaner<F> {
@@ -64,7 +68,8 @@ impl<F: Fs> Cleaner<F> {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         match &self.state {
             State::Resting(due) => *due,
-            State::Choosing { .. } | State::Running(..) => Some(Duration::ZERO),
+            State::Choosing { .. } => Some(Duration::ZERO),
+            State::Running(_, _, due) => Some(*due),
         }
     }
 
@@ -104,7 +109,11 @@ impl<F: Fs> Broker<F> {
             State::Resting(due) if due.is_none_or(|due| due > started.mono) => {}
             State::Resting(_) => self.begin_choosing(),
             State::Choosing { .. } => self.choose(clock),
-            &State::Running(key, _) => self.clean(key, started),
+            State::Running(_, _, due) if *due > started.mono => {}
+            &State::Running(key, ..) => {
+                self.clean(key, started);
+                self.pause(clock, started.mono);
+            }
         }
     }
 
@@ -177,16 +186,30 @@ impl<F: Fs> Broker<F> {
         match begun {
             Ok(Some(cleaning)) => {
                 self.stats.cleaner_runs += 1;
-                self.cleaner.state = State::Running(key, Box::new(cleaning));
+                self.cleaner.state = State::Running(key, Box::new(cleaning), Duration::ZERO);
             }
             Ok(None) => self.rest(now.mono),
             Err(error) => self.fail_round(key, &error, now.mono),
         }
     }
 
+    /// Sets when the next slice of a round is due.
+    fn pause(&mut self, clock: &dyn Clock, started: Duration) {
+        let State::Running(_, _, due) = &mut self.cleaner.state else {
+            return;
+        };
+        let now = clock.now().mono;
+        let is_busy = now.saturating_sub(self.last_heard) < BUSY_TIME;
+        *due = if is_busy {
+            now.saturating_add(now.saturating_sub(started))
+        } else {
+            Duration::ZERO
+        };
+    }
+
     /// A slice of a round.
     fn clean(&mut self, key: PartitionKey, now: Now) {
-        let State::Running(_, cleaning) = &mut self.cleaner.state else {
+        let State::Running(_, cleaning, _) = &mut self.cleaner.state else {
             return;
         };
         let Some(partition) = self.partitions.get_mut(key) else {
@@ -239,7 +262,7 @@ impl<F: Fs> Broker<F> {
 
     /// Gives up a round in one of the topic's partitions.
     pub(super) fn abort_cleaning(&mut self, id: TopicId) {
-        let State::Running(key, cleaning) = &mut self.cleaner.state else {
+        let State::Running(key, cleaning, _) = &mut self.cleaner.state else {
             return;
         };
         let Some(partition) = self.partitions.get(*key).filter(|p| p.topic == id) else {

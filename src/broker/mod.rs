@@ -121,6 +121,8 @@ pub struct Broker<F: Fs> {
     turn: u64,
     /// How many flushes there were.
     flushes: u64,
+    /// When a client was last heard of, by the monotonic clock.
+    last_heard: Duration,
     /// Partitions that this turn tried to append to, once each.
     dirty: Vec<PartitionKey>,
     /// When partitions with unsynced records must be synced.
@@ -151,6 +153,7 @@ impl<F: Fs> Broker<F> {
     /// Any request but an append. The caller has no undecided append of this connection.
     pub fn handle(&mut self, connection: ConnectionId, request: &Request<'_>, now: Now) -> Outcome {
         let reply = Outcome::Reply;
+        self.last_heard = now.mono;
         let outcome = match request {
             Request::Append(..) => Err(ApiError::new(
                 ErrorCode::BadArgument,
@@ -204,20 +207,19 @@ impl<F: Fs> Broker<F> {
             Request::Topics => Ok(reply(self.list_topics())),
             Request::Describe(topic) => self.describe_topic(topic).map(reply),
             Request::Segments(target) => self.segments(*target).map(reply),
-            Request::Sync => {
-                self.delayed.park(
-                    connection,
-                    Wait::Parked(Parked::Sync {
-                        flushes: self.flushes,
-                    }),
-                    None,
-                );
-                self.sync_waiters.push(connection);
-                Ok(Outcome::Parked)
-            }
+            Request::Sync => Ok(self.park_sync(connection)),
             Request::Stats => Ok(reply(self.stats(now))),
         };
         outcome.unwrap_or_else(|error| reply(self.refusal(error)))
+    }
+
+    /// SYNC, which the next flush does.
+    fn park_sync(&mut self, connection: ConnectionId) -> Outcome {
+        let flushes = self.flushes;
+        let wait = Wait::Parked(Parked::Sync { flushes });
+        self.delayed.park(connection, wait, None);
+        self.sync_waiters.push(connection);
+        Outcome::Parked
     }
 
     /// An error as a response, counted.

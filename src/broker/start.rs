@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::fs::Fs;
@@ -70,6 +71,7 @@ impl<F: Fs> Broker<F> {
             partitions: Partitions::new(),
             turn: 0,
             flushes: 0,
+            last_heard: Duration::ZERO,
             dirty: Vec::new(),
             syncs: BTreeSet::new(),
             sync_waiters: Vec::new(),
