@@ -237,7 +237,11 @@ impl Run {
             .collect();
         let expected = found.keys().copied().chain([end]);
         let expected = expected.filter(|o| *o < end || self.fsync == FsyncPolicy::Always);
-        assert_eq!(offsets, Vec::from_iter(expected), "after another power cut");
+        assert_eq!(
+            offsets,
+            expected.collect::<Vec<_>>(),
+            "after another power cut"
+        );
         // A power cut may leave a sealed segment empty that nobody had synced.
         let is_whole = self.fsync == FsyncPolicy::Always || !is_cut;
         if damage.is_empty() && is_whole {
