@@ -188,9 +188,10 @@ pub(super) fn cut_index<F: Fs, R: Row>(
     let len = (rows * R::BYTES) as u64;
     if file.len()? > len {
         file.set_len(len)?;
-        file.sync_data()?;
     }
-    Ok(())
+    // Also where it is short enough, and where it had to be made: it may be so only in memory.
+    file.sync_data()?;
+    path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))
 }
 
 /// Replaces the rows of an index file. Cut short by a crash, the file does not pass the next open's check.
