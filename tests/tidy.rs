@@ -90,7 +90,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
         720,
         "tests of one module, each short",
     ),
-    ("tests/recovery.rs", 1371, "a table of damages, a row each"),
     (
         "tests/sim.rs",
         1100,
