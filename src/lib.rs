@@ -2,7 +2,7 @@
 //!
 //! The library is everything but `main`. Read it from the inside out:
 //!
-//! 1. [`record`]: the values; [`mod@format`]: their bytes on disk.
+//! 1. [`record`]: the values; [`mod@format`]: their bytes on disk; [`addr`]: where a broker is reached.
 //! 2. [`fs`]: the file seam, with a real, an in-memory and a failing implementation.
 //! 3. [`storage`]: the log engine: segments, sparse indexes, recovery.
 //! 4. [`api`]: the vocabulary that protocols and the broker share.
@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod addr;
 pub mod api;
 pub mod broker;
 pub mod cli;

@@ -12,6 +12,7 @@ use std::process::Command;
 
 /// Which modules each module may name, itself aside. What is not here is an absence that the architecture lives by.
 const LAYERS: &[(&str, &[&str])] = &[
+    ("addr", &[]),
     ("record", &[]),
     ("sys", &[]),
     ("format", &["record"]),
@@ -33,12 +34,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["broker", "storage"]),
     (
         "net",
-        &["api", "broker", "clock", "fs", "outbox", "protocol", "sys"],
+        &[
+            "addr", "api", "broker", "clock", "fs", "outbox", "protocol", "sys",
+        ],
     ),
     (
         "cli",
         &[
-            "api", "broker", "clock", "config", "dump", "format", "fs", "net", "protocol",
+            "addr", "api", "broker", "clock", "config", "dump", "format", "fs", "net", "protocol",
             "record", "storage", "sys",
         ],
     ),
