@@ -100,6 +100,19 @@ pub fn set_listen_backlog(socket: BorrowedFd<'_>, connections: i32) -> io::Resul
     checked(unsafe { libc::listen(socket.as_raw_fd(), connections) })
 }
 
+/// Calls with those bits of a new file's mode taken away, beside what is taken away already. The mask is the whole process's: this is for a start,
+/// while nothing else makes files.
+pub fn with_umask<T>(mask: u32, call: impl FnOnce() -> T) -> T {
+    // SAFETY: both calls only exchange a number that the kernel keeps for the process.
+    let before = unsafe { libc::umask(libc::mode_t::MAX) };
+    // SAFETY: as above.
+    unsafe { libc::umask(before | mask) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    result
+}
+
 /// Keepalive probes that may stay without an answer.
 const PROBES: i32 = 5;
 

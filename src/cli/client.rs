@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 
 use memchr::memchr;
 
+use crate::addr::{Address, Stream};
 use crate::protocol::line::verbs::{self, Shape};
 
 use super::Failure;
@@ -17,8 +17,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// A connection to a broker.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) stream: TcpStream,
-    address: String,
+    pub(super) stream: Stream,
+    address: Address,
     /// Bytes that came and were not taken yet.
     input: Vec<u8>,
     /// How many of them were taken.
@@ -30,24 +30,19 @@ impl Client {
     ///
     /// # Errors
     /// What to do about it.
-    pub(super) fn connect(address: &str) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(address).map_err(|e| {
+    pub(super) fn connect(address: &Address) -> Result<Self, Failure> {
+        let stream = address.connect().map_err(|e| {
             Failure::Failed(format!(
                 "cannot connect to {address}: {e}; is a broker running there? \
                  `mini-broker serve` starts one, --connect names another"
             ))
         })?;
-        let client = Self {
+        Ok(Self {
             stream,
-            address: address.to_owned(),
+            address: address.clone(),
             input: Vec::new(),
             taken: 0,
-        };
-        client
-            .stream
-            .set_nodelay(true)
-            .map_err(|e| client.failure(&e))?;
-        Ok(client)
+        })
     }
 
     /// Sends bytes.

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::addr::Address;
 use crate::api::{Payload, Run, Target};
 use crate::broker::{Broker, Settings};
 use crate::clock::{Clock, SystemClock};
@@ -47,9 +48,9 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = DATA_DIR, conflicts_with = "connect")]
     data_dir: PathBuf,
 
-    /// Import through the broker at this address
+    /// Import through the broker at this address, <ip or host>:<port> or unix:<path>
     #[arg(long, value_name = "ADDR")]
-    connect: Option<String>,
+    connect: Option<Address>,
 }
 
 const EXAMPLES: &str = "\
@@ -277,7 +278,7 @@ struct Online<'t> {
 }
 
 impl<'t> Online<'t> {
-    fn new(address: &str, target: &'t str) -> Result<Self, Failure> {
+    fn new(address: &Address, target: &'t str) -> Result<Self, Failure> {
         let client = Client::connect(address)?;
         Ok(Self {
             client,

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use log::LevelFilter;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
+use crate::addr::Address;
 use crate::broker::{Broker, Settings};
 use crate::clock::SystemClock;
 use crate::config::{
@@ -19,7 +19,7 @@ use crate::config::{
     MAX_PARTITIONS, MAX_TOPICS, MIN_FREE_BYTES, RETENTION_TOTAL_BYTES,
 };
 use crate::fs::disk::DiskFs;
-use crate::net::{self, EventLoop, Limits};
+use crate::net::{self, Bound, EventLoop, LISTENERS_MAX, Limits};
 use crate::protocol::line;
 use crate::storage::FsyncPolicy;
 use crate::sys;
@@ -31,6 +31,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   mini-broker                                    serve ./data on 127.0.0.1:9092
   mini-broker --listen 127.0.0.1:0               any free port; the ready line names it
+  mini-broker --listen 127.0.0.1:9092 --listen unix:/run/mini-broker.sock
   mini-broker --fsync 100ms --data-dir /srv/log  faster, at the price of 100 ms after a power cut
   mini-broker --config segment.bytes=67108864    defaults for topics, under Kafka's names
   printf 'PUT orders hello\\nREAD orders 0\\nQUIT\\n' | nc 127.0.0.1 9092
@@ -42,14 +43,15 @@ What OK means for a record (a killed broker loses nothing in any of the three):
 
 When it serves, one line on stdout says where:
   mini-broker <version> ready on <ip>:<port>, data in <dir>
+(of several: <ip>:<port>, unix:<path>, data in <dir>).
 Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM and SIGINT stop it in order, exit code 0.";
 
 /// Serve the topics of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Args {
-    /// Address to listen on; port 0 takes any free one
+    /// Address to listen on, <ip or host>:<port> (port 0 takes any free one) or unix:<path>; may be given several times
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
-    listen: String,
+    listen: Vec<Address>,
 
     /// Directory of the data; created where it is missing
     #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
@@ -133,33 +135,44 @@ impl Args {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     start_log(LevelFilter::Info);
     config::check_configs(&args.config).map_err(Failure::Usage)?;
+    if args.listen.len() > LISTENERS_MAX {
+        return Err(Failure::Usage(format!(
+            "--listen is given {} times, and {LISTENERS_MAX} times is the most: leave some out",
+            args.listen.len()
+        )));
+    }
     let max_descriptors = sys::raise_descriptor_limit().unwrap_or_else(|e| {
         log::warn!("the limit of file descriptors cannot be raised: {e}");
         DESCRIPTORS_UNKNOWN
     });
     let clock = Box::new(SystemClock::new());
-    let mut listener = None;
+    let mut listeners = Vec::new();
     let broker = Broker::open(DiskFs, args.settings(), &*clock, || {
-        listener = Some(net::bind(&args.listen)?);
+        for address in &args.listen {
+            listeners.push(net::bind(address)?);
+        }
         Ok(())
     });
     let broker = broker.map_err(Failure::Failed)?;
-    let listener = listener.ok_or_else(|| failed("listening", "no socket was bound"))?;
-    let address = listener.local_addr().map_err(|e| failed("listening", e))?;
+    let addresses = listeners.iter().map(Bound::address).collect();
     let stop = stop_signals().map_err(|e| failed("catching signals", e))?;
-    let serving = EventLoop::new(broker, listener, stop, clock, args.limits(max_descriptors))
+    let serving = EventLoop::new(broker, listeners, stop, clock, args.limits(max_descriptors))
         .map_err(|e| failed("polling sockets", e))?;
-    announce(address, &args.data_dir);
+    announce(addresses, &args.data_dir);
     serving.run().map_err(Failure::Failed)?;
     log::info!("stopped in order");
     Ok(ExitCode::SUCCESS)
 }
 
-/// The one line on stdout, for whoever started the broker and waits for it.
-fn announce(address: SocketAddr, data_dir: &Path) {
+/// The one line on stdout, for whoever started the broker and waits for it: first the TCP addresses, then the others, each in the order they were
+/// given.
+fn announce(mut addresses: Vec<Address>, data_dir: &Path) {
+    addresses.sort_by_key(|address| address.unix_path().is_some());
+    let addresses: Vec<String> = addresses.iter().map(Address::to_string).collect();
     let line = format!(
-        "mini-broker {} ready on {address}, data in {}\n",
+        "mini-broker {} ready on {}, data in {}\n",
         env!("CARGO_PKG_VERSION"),
+        addresses.join(", "),
         data_dir.display()
     );
     let mut stdout = std::io::stdout().lock();

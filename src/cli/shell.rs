@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use crate::addr::Address;
 use crate::api::escape;
 use crate::config::LISTEN;
 use crate::protocol::line::payload_bytes;
@@ -34,9 +35,9 @@ pub struct Args {
     #[arg(value_name = "COMMAND")]
     commands: Vec<OsString>,
 
-    /// Address of the broker
+    /// Address of the broker, <ip or host>:<port> or unix:<path>
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
-    connect: String,
+    connect: Address,
 }
 
 const EXAMPLES: &str = "\
@@ -187,7 +188,7 @@ enum Next {
 }
 
 impl<W: Write> Shell<W> {
-    fn interact(&mut self, source: &mut Source, address: &str) -> Result<(), Stop> {
+    fn interact(&mut self, source: &mut Source, address: &Address) -> Result<(), Stop> {
         let history = history_file();
         if let (Source::Editor(editor, _), Some(path)) = (&mut *source, &history) {
             // A missing history is an empty one.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -145,7 +145,7 @@ fn watch(
 ) -> Result<Seen, Stop> {
     let failed = |e: io::Error| Failure::Failed(format!("cannot wait for lines: {e}"));
     let mut poll = Poll::new().map_err(failed)?;
-    let socket = client.stream.as_raw_fd();
+    let socket = client.stream.as_fd().as_raw_fd();
     let registry = poll.registry();
     registry
         .register(&mut SourceFd(&socket), SOCKET, Interest::READABLE)

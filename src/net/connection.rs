@@ -3,19 +3,18 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
 use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 
 use super::input::ReadBuffer;
 use super::session::{Session, Turn};
+use super::socket::{Peer, Socket};
 
 /// How many bytes a connection is sent in one turn at most.
 const WRITE_BUDGET: usize = 1024 * 1024;
@@ -49,7 +48,9 @@ pub(super) struct Connection {
     pub(super) is_held: bool,
     /// Whether it counts against the limit of connections.
     pub(super) is_counted: bool,
-    socket: TcpStream,
+    socket: Socket,
+    /// Who is at the other end.
+    pub(super) peer: Peer,
     /// Whether the socket may have bytes, or the end of input: an event said so, and no read has found it empty since.
     is_readable: bool,
     /// Whether the socket may have room.
@@ -63,7 +64,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, session: Session) -> Self {
+    pub(super) fn new(socket: Socket, peer: Peer, session: Session) -> Self {
         Self {
             session,
             stage: Stage::Serving,
@@ -72,6 +73,7 @@ impl Connection {
             is_held: false,
             is_counted: true,
             socket,
+            peer,
             is_readable: false,
             is_writable: true,
             is_ending: false,
@@ -82,8 +84,7 @@ impl Connection {
 
     /// Asks for the socket's events, all there will ever be.
     pub(super) fn register(&mut self, registry: &Registry, token: Token) {
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = registry.register(&mut self.socket, token, interests) {
+        if let Err(error) = self.socket.register(registry, token) {
             self.fail("polling", &error);
         }
     }
@@ -186,7 +187,7 @@ impl Connection {
 
     /// Ends a connection to which nothing is owed any more. Where the peer has not ended its side, it lingers.
     pub(super) fn end(&mut self) {
-        let is_over = self.session.is_ended() || self.socket.shutdown(Shutdown::Write).is_err();
+        let is_over = self.session.is_ended() || self.socket.end_output().is_err();
         self.stage = if is_over {
             Stage::Dead
         } else {
@@ -227,7 +228,8 @@ impl Connection {
     }
 
     fn fail(&mut self, what: &str, error: &io::Error) {
-        log::debug!("connection={} {what} failed: {error}", self.session.id().0);
+        let id = self.session.id().0;
+        log::debug!("connection={id} peer={} {what} failed: {error}", self.peer);
         self.stage = Stage::Dead;
     }
 }

@@ -15,11 +15,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream, UnixStream};
+use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::api::{ApiError, ConnectionId, ErrorCode, Now};
@@ -29,10 +28,12 @@ use crate::fs::Fs;
 use crate::outbox::{ColdReads, Progress};
 use crate::protocol::line::{self, LineCodec};
 
+use super::bind::Bound;
 use super::connection::Stage;
 use super::input::ReadBuffer;
-use super::listener::{Accepted, Listener, Warnings};
+use super::listener::{Accepted, LISTENERS_MAX, Listener, Warnings};
 use super::session::{Session, Turn, Undecided};
+use super::socket::{Peer, Socket};
 use super::table::Table;
 use super::tails::Tails;
 
@@ -70,8 +71,9 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How long a stop waits for peers to take what they are owed.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(2);
 
-const LISTENER: Token = Token(usize::MAX - 1);
-const STOP: Token = Token(usize::MAX - 2);
+const STOP: Token = Token(usize::MAX - 1);
+/// The first listening socket; the next ones count on from it. Slots of connections stay far below.
+const LISTENER: usize = usize::MAX - 1 - LISTENERS_MAX;
 
 /// The event loop: every socket, the clock and the broker.
 #[derive(Debug)]
@@ -104,13 +106,13 @@ pub struct EventLoop<F: Fs> {
 }
 
 impl<F: Fs> EventLoop<F> {
-    /// A loop that serves `broker` to those who connect to `listener`, until a byte (or the end) comes on `stop`.
+    /// A loop that serves `broker` to those who connect to one of `listeners`, until a byte (or the end) comes on `stop`.
     ///
     /// # Errors
-    /// Where the system refuses to poll these.
+    /// More than [`LISTENERS_MAX`] of them, or the system refuses to poll these.
     pub fn new(
         broker: Broker<F>,
-        mut listener: TcpListener,
+        mut listeners: Vec<Bound>,
         stop: StdUnixStream,
         clock: Box<dyn Clock>,
         limits: Limits,
@@ -118,8 +120,12 @@ impl<F: Fs> EventLoop<F> {
         stop.set_nonblocking(true)?;
         let mut stop = UnixStream::from_std(stop);
         let poll = Poll::new()?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        if listeners.len() > LISTENERS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (at, listener) in listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(LISTENER + at))?;
+        }
         poll.registry()
             .register(&mut stop, STOP, Interest::READABLE)?;
         let now = clock.now();
@@ -130,7 +136,7 @@ impl<F: Fs> EventLoop<F> {
             now,
             broker,
             limits,
-            listener: Some(Listener::new(listener, limits.max_descriptors)),
+            listener: Some(Listener::new(listeners, limits.max_descriptors)),
             stop,
             refusals: Warnings::default(),
             stopping_until: None,
@@ -203,12 +209,12 @@ impl<F: Fs> EventLoop<F> {
         let mut is_stopped = false;
         for event in &self.events {
             match event.token() {
-                LISTENER => {
+                STOP => is_stopped = true,
+                Token(at @ LISTENER..) => {
                     if let Some(listener) = &mut self.listener {
-                        listener.note();
+                        listener.note(at - LISTENER);
                     }
                 }
-                STOP => is_stopped = true,
                 Token(slot) => {
                     if let Some(connection) = self.table.get_mut(slot) {
                         connection.note(event);
@@ -240,7 +246,7 @@ impl<F: Fs> EventLoop<F> {
         }
     }
 
-    fn let_in(&mut self, socket: TcpStream, peer: SocketAddr) {
+    fn let_in(&mut self, socket: Socket, peer: Peer) {
         let Limits {
             line,
             max_connections,
@@ -248,7 +254,7 @@ impl<F: Fs> EventLoop<F> {
             ..
         } = self.limits;
         let is_full = self.table.served() >= max_connections;
-        let slot = self.table.insert(socket, |id| {
+        let slot = self.table.insert(socket, peer, |id| {
             Session::new(id, Box::new(LineCodec::new(line)), max_backlog_bytes)
         });
         let Some(connection) = self.table.get_mut(slot) else {
@@ -266,7 +272,11 @@ impl<F: Fs> EventLoop<F> {
             ));
         }
         let id = connection.session.id();
-        log::debug!("connection={} peer={peer} refused={is_full}", id.0);
+        log::debug!(
+            "connection={} peer={} refused={is_full}",
+            id.0,
+            connection.peer
+        );
         connection.register(self.poll.registry(), Token(slot));
         self.table.attend(slot);
     }

@@ -1,16 +1,16 @@
-//! The listening socket: who is let in, and when that has to wait.
+//! The listening sockets: who is let in, and when that has to wait. They share one allowance, and pause together.
 
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
+use super::bind::Bound;
+use super::socket::{Peer, Socket};
 
-use crate::sys;
+/// How many listening sockets there may be.
+pub const LISTENERS_MAX: usize = 64;
 
 /// How many connections are accepted in one turn at most.
 const ACCEPTS_PER_TURN: u64 = 64;
@@ -19,72 +19,29 @@ const ACCEPTS_PER_TURN: u64 = 64;
 /// its partitions, a text file that is replaced needs one for itself and one for its directory.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// How many may wait to be let in. Where more come at once, the system drops what they send, and they try again after a second.
-const WAITING_MAX: i32 = 4096;
-
 /// How long accepting pauses when it has failed or descriptors have run short, unless a connection closes before.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The log is told of the same thing once in so long.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// A peer that vanished is noticed after about so many seconds.
-const KEEPALIVE_SECS: u32 = 120;
-
-/// Binds a listening socket to the first address of `listen` (`host:port`) that can be had.
-///
-/// # Errors
-/// One line for the operator that says what to do.
-pub fn bind(listen: &str) -> Result<TcpListener, String> {
-    let addresses = listen.to_socket_addrs().map_err(|e| {
-        format!("--listen {listen} is not an address: {e}; give <ip or host name>:<port>")
-    })?;
-    let mut failure = format!("--listen {listen}: the name has no address");
-    for address in addresses {
-        match TcpListener::bind(address) {
-            Ok(listener) => {
-                if let Err(e) = sys::set_listen_backlog(listener.as_fd(), WAITING_MAX) {
-                    log::warn!("few connections may wait to be accepted: {e}");
-                }
-                return Ok(listener);
-            }
-            Err(e) => failure = bind_failure(address, &e),
-        }
-    }
-    Err(failure)
-}
-
-fn bind_failure(address: SocketAddr, error: &io::Error) -> String {
-    let advice = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "another process has that port: stop it, or choose another port with --listen (0: any free one)"
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address: use one of its own, 127.0.0.1 or 0.0.0.0"
-        }
-        io::ErrorKind::PermissionDenied => "choose a port of 1024 or above with --listen",
-        _ => "choose another address with --listen",
-    };
-    format!("cannot listen on {address}: {error}; {advice}")
-}
-
 /// What one call of [`Listener::accept`] gave.
 #[derive(Debug)]
 pub(super) enum Accepted {
     /// A socket, ready to be served.
-    Socket(TcpStream, SocketAddr),
+    Socket(Socket, Peer),
     /// Nobody waits, or accepting waits.
     Nobody,
 }
 
-/// The listening socket and its state.
+/// The listening sockets and their state.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: TcpListener,
+    doors: Vec<Door>,
+    /// Which of them is next: they take turns, so that a crowd at one keeps nobody out at another.
+    next: usize,
     /// The soft limit of descriptors.
     descriptors_max: u64,
-    /// Whether somebody may be waiting to be let in.
-    is_ready: bool,
     /// How many more may be let in this turn.
     allowance: u64,
     /// Until when accepting pauses, by the monotonic clock.
@@ -92,21 +49,40 @@ pub(super) struct Listener {
     warnings: Warnings,
 }
 
+/// One of them.
+#[derive(Debug)]
+struct Door {
+    socket: Bound,
+    /// Whether somebody may be waiting to be let in.
+    is_ready: bool,
+}
+
 impl Listener {
-    pub(super) fn new(socket: TcpListener, descriptors_max: u64) -> Self {
-        Self {
+    pub(super) fn new(sockets: Vec<Bound>, descriptors_max: u64) -> Self {
+        let door = |socket| Door {
             socket,
-            descriptors_max,
             is_ready: true,
+        };
+        Self {
+            doors: sockets.into_iter().map(door).collect(),
+            next: 0,
+            descriptors_max,
             allowance: 0,
             paused_until: None,
             warnings: Warnings::default(),
         }
     }
 
-    /// An event says that somebody waits.
-    pub(super) fn note(&mut self) {
-        self.is_ready = true;
+    /// An event says that somebody waits at the socket of that number.
+    pub(super) fn note(&mut self, at: usize) {
+        if let Some(door) = self.doors.get_mut(at) {
+            door.is_ready = true;
+        }
+    }
+
+    /// Whether somebody may be waiting.
+    fn is_ready(&self) -> bool {
+        self.doors.iter().any(|door| door.is_ready)
     }
 
     /// A connection closed: there is a descriptor again.
@@ -119,8 +95,8 @@ impl Listener {
     /// When accepting is tried again, by the monotonic clock: zero for at once.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         match self.paused_until {
-            Some(until) if self.is_ready => Some(until),
-            None if self.is_ready => Some(Duration::ZERO),
+            Some(until) if self.is_ready() => Some(until),
+            None if self.is_ready() => Some(Duration::ZERO),
             Some(_) | None => None,
         }
     }
@@ -128,7 +104,7 @@ impl Listener {
     /// Begins a turn: sees how many may be let in.
     pub(super) fn begin_turn(&mut self, now: Duration) {
         self.allowance = 0;
-        if !self.is_ready || self.paused_until.is_some_and(|until| now < until) {
+        if !self.is_ready() || self.paused_until.is_some_and(|until| now < until) {
             return;
         }
         let spare = self.spare_descriptors();
@@ -144,17 +120,19 @@ impl Listener {
 
     /// Lets one in.
     pub(super) fn accept(&mut self, now: Duration) -> Accepted {
-        while self.is_ready && self.allowance > 0 {
+        while self.allowance > 0
+            && let Some(door) = next_ready(&mut self.doors, &mut self.next)
+        {
             self.allowance -= 1;
-            match self.socket.accept() {
+            match door.socket.accept() {
                 Ok((socket, peer)) => {
                     self.paused_until = None;
-                    set_options(&socket);
+                    socket.set_options();
                     return Accepted::Socket(socket, peer);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.paused_until = None;
-                    self.is_ready = false;
+                    door.is_ready = false;
                 }
                 // The peer was gone before it was let in.
                 Err(e) if is_of_one_peer(&e) => {}
@@ -213,14 +191,13 @@ fn is_of_one_peer(error: &io::Error) -> bool {
     )
 }
 
-/// A socket that refuses an option is served without it.
-fn set_options(socket: &TcpStream) {
-    let options = socket
-        .set_nodelay(true)
-        .and_then(|()| sys::set_keepalive(socket.as_fd(), KEEPALIVE_SECS));
-    if let Err(e) = options {
-        log::debug!("a socket option was refused: {e}");
-    }
+/// The next one in turn at which somebody may be waiting.
+fn next_ready<'d>(doors: &'d mut [Door], next: &mut usize) -> Option<&'d mut Door> {
+    let count = doors.len();
+    let mut turns = (0..count).map(|step| (*next + step) % count);
+    let at = turns.find(|at| doors.get(*at).is_some_and(|door| door.is_ready))?;
+    *next = at + 1;
+    doors.get_mut(at)
 }
 
 /// How many descriptors this process has open. Newer kernels tell it as the size of the directory, older ones want it counted.

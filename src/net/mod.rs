@@ -6,16 +6,19 @@
 
 #![forbid(unsafe_code)]
 
+mod bind;
 mod connection;
 mod event_loop;
 mod input;
 mod listener;
 mod session;
+mod socket;
 mod table;
 mod tails;
 
+pub use bind::{Bound, bind};
 pub use event_loop::{EventLoop, Limits};
-pub use listener::bind;
+pub use listener::LISTENERS_MAX;
 
 /// How many bytes a connection reads in one turn at most, about: one read, so that many clients get their turn soon.
 pub const READ_BUDGET: usize = input::READ_BYTES;

@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 
-use mio::net::TcpStream;
 use slab::Slab;
 
 use crate::api::ConnectionId;
 
 use super::connection::{Connection, Stage};
 use super::session::Session;
+use super::socket::{Peer, Socket};
 
 /// The connections, and which of them have something to do.
 #[derive(Debug)]
@@ -58,14 +58,16 @@ impl Table {
     /// Takes a connection in; returns its slot. `session` makes its session for the id that it gets.
     pub(super) fn insert(
         &mut self,
-        socket: TcpStream,
+        socket: Socket,
+        peer: Peer,
         session: impl FnOnce(ConnectionId) -> Session,
     ) -> usize {
         let slot = self.slots.vacant_key();
         let id = ConnectionId(self.tenants << SLOT_BITS | slot as u64);
         self.tenants += 1;
         self.served += 1;
-        self.slots.insert(Connection::new(socket, session(id)))
+        self.slots
+            .insert(Connection::new(socket, peer, session(id)))
     }
 
     pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {

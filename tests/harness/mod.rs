@@ -134,12 +134,12 @@ impl Drop for Server {
     }
 }
 
-/// The address in `mini-broker <version> ready on <ip>:<port>, data in <dir>`.
+/// The first address in `mini-broker <version> ready on <ip>:<port>, data in <dir>`: others may follow it.
 fn ready_address(line: &str) -> Option<SocketAddr> {
     let rest = line.strip_prefix("mini-broker ")?;
     let (_, rest) = rest.split_once(" ready on ")?;
-    let (address, _) = rest.split_once(", data in ")?;
-    address.parse().ok()
+    let (addresses, _) = rest.split_once(", data in ")?;
+    addresses.split(", ").next()?.parse().ok()
 }
 
 /// A clock that a test sets, in milliseconds since 1970; shared with a loop in another thread.
@@ -188,11 +188,12 @@ impl Thread {
         let thread = std::thread::spawn(move || {
             let mut listener = None;
             let broker = Broker::open(fs(), settings, &loop_clock, || {
-                listener = Some(net::bind("127.0.0.1:0")?);
+                listener = Some(net::bind(&"127.0.0.1:0".parse()?)?);
                 Ok(())
             })?;
             let listener = listener.unwrap();
-            sender.send(listener.local_addr().unwrap()).unwrap();
+            let address = listener.address().to_string();
+            sender.send(address.parse().unwrap()).unwrap();
             let limits = Limits {
                 max_connections: 1000,
                 max_backlog_bytes: backlog_bytes,
@@ -200,9 +201,15 @@ impl Thread {
                 line: line::Limits::new(1 << 20),
                 max_descriptors: 10_000,
             };
-            EventLoop::new(broker, listener, stopped, Box::new(loop_clock), limits)
-                .map_err(|e| e.to_string())?
-                .run()
+            EventLoop::new(
+                broker,
+                vec![listener],
+                stopped,
+                Box::new(loop_clock),
+                limits,
+            )
+            .map_err(|e| e.to_string())?
+            .run()
         });
         let address = receiver.recv().unwrap();
         Self {
