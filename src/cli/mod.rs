@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod completions;
 pub mod dump;
 pub mod import;
 pub mod repair;
@@ -83,6 +84,10 @@ enum Command {
     Retention(retention::Args),
     /// Talk to a broker: lines with history, or one command
     Shell(shell::Args),
+    /// Print what lets bash, zsh or fish complete subcommands and flags
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page, of the program or of a subcommand
+    Man(completions::ManArgs),
 }
 
 /// Does what the arguments (the program's name first) ask for, and says how the process is to end.
@@ -103,6 +108,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure
         Some(Command::Repair(args)) => repair::run(&args),
         Some(Command::Retention(args)) => retention::run(&args),
         Some(Command::Shell(args)) => shell::run(&args),
+        Some(Command::Completions(args)) => completions::completions(&args),
+        Some(Command::Man(args)) => completions::man(&args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! dump, verify, import and shell: the real binary over data directories made through the library, and every byte of one damaged.
+//! dump, verify, import, shell, completions and man: the real binary over data directories made through the library, and every byte of one damaged.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -8,6 +8,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod completions;
 mod dump;
 mod import;
 mod setup;
