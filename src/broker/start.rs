@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ use super::topics::Topics;
 use super::{Broker, Settings};
 
 impl<F: Fs> Broker<F> {
-    /// Locks the data directory and opens every partition in it. `bind` is called once the lock is held and before anything is changed: where it
-    /// fails (the port is in use), the start changes nothing.
+    /// Locks the data directory and opens every partition in it. `bind` is called before anything is changed, and where the directory
+    /// is not new once the lock is held: where it fails (the port is in use), the start changes nothing.
     ///
     /// # Errors
     /// One line for the operator that says what to do.
@@ -48,8 +49,7 @@ impl<F: Fs> Broker<F> {
         let first_pass = started.saturating_add(in_force.time(Config::InitialTaskDelayMs));
         let space = Space::new(settings.min_free_bytes);
         let words = |error: Error| error.to_string();
-        let mut data_dir = DataDir::lock(fs.clone(), &settings.data_dir).map_err(words)?;
-        bind()?;
+        let mut data_dir = claim(&fs, &settings.data_dir, bind)?;
         let is_clean = data_dir.begin().map_err(words)?;
         let loaded = data_dir.load_topics().map_err(words)?;
         if !is_clean && !loaded.topics.is_empty() {
@@ -200,4 +200,23 @@ impl<F: Fs> Broker<F> {
                 format!("the stop is not clean, the next start looks at all tails: {error}")
             })
     }
+}
+
+/// Locks the data directory, and binds the listeners.
+fn claim<F: Fs>(
+    fs: &F,
+    root: &Path,
+    bind: impl FnOnce() -> Result<(), String>,
+) -> Result<DataDir<F>, String> {
+    let words = |error: Error| error.to_string();
+    let lock = || DataDir::lock(fs.clone(), root).map_err(words);
+    if DataDir::is_claimed(fs, root).map_err(words)? {
+        // Who owns the directory is the better news where the address is taken as well.
+        let data_dir = lock()?;
+        bind()?;
+        return Ok(data_dir);
+    }
+    // A start that comes to nothing leaves nothing behind.
+    bind()?;
+    lock()
 }

@@ -1,7 +1,7 @@
 //! The data directory around the partitions: lock, text files, topics' files, checkpoints.
 //!
-//! A start calls, in this order: [`DataDir::lock`] (changes nothing but that the directory and LOCK exist), then whatever else may fail
-//! (the listeners), [`DataDir::begin`] (takes the clean-shutdown marker away before anything is written), [`DataDir::load_topics`]
+//! A start calls, in this order: [`DataDir::lock`] (changes nothing but that the directory and LOCK exist) and whatever else may fail
+//! (the listeners; before it where [`DataDir::is_claimed`] says no), [`DataDir::begin`] (takes the clean-shutdown marker away before anything is written), [`DataDir::load_topics`]
 //! (finishes what it finds half done), [`DataDir::ensure_spare`], and opens the logs. A stop calls
 //! [`DataDir::write_clean_marker`] last. docs/format.md has the files.
 //!
@@ -62,6 +62,19 @@ pub struct Identity {
 }
 
 impl<F: Fs> DataDir<F> {
+    /// Whether a broker has, or once had, the directory: there is a LOCK in it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn is_claimed(fs: &F, root: &Path) -> Result<bool, Error> {
+        let path = root.join(LOCK);
+        match fs.exists(&path) {
+            // The root is no directory: taking the lock says so.
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(true),
+            result => result.map_err(Error::io("look-up", &path)),
+        }
+    }
+
     /// Locks the directory, and reads what is known without writing. A missing directory is created (its parent exists), and so is LOCK; nothing
     /// else changes.
     ///
