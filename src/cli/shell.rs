@@ -160,6 +160,28 @@ impl Source {
         }
     }
 
+    /// After a QUIT: commands that follow it can no longer be sent.
+    fn check_end(&self) -> Result<(), Stop> {
+        let Self::Arguments(lines) = self else {
+            return Ok(());
+        };
+        let mut left = lines.iter().filter(|line| !is_idle(line));
+        let Some(first) = left.next() else {
+            return Ok(());
+        };
+        let mut shown = Vec::new();
+        escape(first, &mut shown);
+        let more = match left.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Err(Failure::Failed(format!(
+            "QUIT ended the connection, and what follows it was not sent: {}{more}; put QUIT last",
+            String::from_utf8_lossy(&shown)
+        ))
+        .into())
+    }
+
     /// What ends a tail, beside Ctrl-C.
     fn terminal(&mut self) -> Terminal<'_> {
         match self {
@@ -216,7 +238,7 @@ impl<W: Write> Shell<W> {
     fn lines(&mut self, source: &mut Source) -> Result<(), Stop> {
         while let Some(line) = self.next(source, "mini-broker> ")? {
             if self.line(&line, source)? == Next::End {
-                break;
+                return source.check_end();
             }
         }
         Ok(())
@@ -234,8 +256,7 @@ impl<W: Write> Shell<W> {
 
     /// Sends a line, with its payload where it has one, and prints the reply.
     fn line(&mut self, line: &[u8], source: &mut Source) -> Result<Next, Stop> {
-        let first = line.iter().find(|byte| **byte != b' ' && **byte != b'\r');
-        if first.is_none_or(|byte| *byte == b'#') {
+        if is_idle(line) {
             return Ok(Next::Line);
         }
         let mut request = [line, b"\n"].concat();
@@ -332,6 +353,12 @@ impl<W: Write> Shell<W> {
             out.write_all(&text).map_err(Stop::stdout)
         })
     }
+}
+
+/// Whether a line is empty or a remark: the broker would not answer it.
+fn is_idle(line: &[u8]) -> bool {
+    let first = line.iter().find(|byte| **byte != b' ' && **byte != b'\r');
+    first.is_none_or(|byte| *byte == b'#')
 }
 
 fn verb(line: &[u8]) -> Option<Kind> {

@@ -33,7 +33,7 @@ fn shell_runs_its_arguments_and_says_by_its_exit_code_how_it_went() {
         out.starts_with("OK 1\n0\t0\t2\nERR UNKNOWN_PARTITION ") && out.ends_with("\nOK PONG\n"),
         "{out}"
     );
-    let (code, out, err) = shell(&["PRODUCE orders -1 2", "toolong", "QUIT", "PING"]);
+    let (code, out, err) = shell(&["PRODUCE orders -1 2", "toolong", "QUIT"]);
     assert_eq!((code, out.as_str()), (1, "OK\n"));
     assert_eq!(
         err,
@@ -51,6 +51,24 @@ fn shell_runs_its_arguments_and_says_by_its_exit_code_how_it_went() {
         err.contains("cannot connect to ") && err.lines().count() == 1,
         "{err}"
     );
+}
+
+#[test]
+fn commands_behind_a_quit_are_not_dropped_in_silence() {
+    let dir = Dir::new();
+    let server = Server::start(&dir.data, &[]);
+    let address = server.address.to_string();
+    let shell = |commands: &[&str]| tool(&[&["shell", "--connect", &address], commands].concat());
+    let (code, out, err) = shell(&["PING", "quit", "# a remark", "PUT orders x", "PING"]);
+    assert_eq!((code, out.as_str()), (1, "OK PONG\nOK\n"));
+    assert_eq!(
+        err,
+        "mini-broker: QUIT ended the connection, and what follows it was not sent: PUT orders x and 1 more; put QUIT last\n"
+    );
+    let (code, out, err) = shell(&["PING", "QUIT", "", "# a remark"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "OK PONG\nOK\n", ""));
+    let (code, _, _) = shell(&["PRODUCE orders -1 4", "QUIT", "QUIT"]);
+    assert_eq!(code, 0, "a payload is no command");
 }
 
 #[test]
