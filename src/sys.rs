@@ -100,6 +100,19 @@ pub fn set_listen_backlog(socket: BorrowedFd<'_>, connections: i32) -> io::Resul
     checked(unsafe { libc::listen(socket.as_raw_fd(), connections) })
 }
 
+/// Whether the process ignores a signal: it may have been started so.
+///
+/// # Errors
+/// There is no such signal.
+pub fn is_ignored(signal: i32) -> io::Result<bool> {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: no new action is given, and the pointer is to memory of the type that the call fills.
+    checked(unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it filled all of it.
+    let action = unsafe { action.assume_init() };
+    Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
 /// Calls with those bits of a new file's mode taken away, beside what is taken away already. The mask is the whole process's: this is for a start,
 /// while nothing else makes files.
 pub fn with_umask<T>(mask: u32, call: impl FnOnce() -> T) -> T {

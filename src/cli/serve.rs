@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use log::LevelFilter;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::addr::Address;
@@ -44,7 +44,7 @@ What OK means for a record (a killed broker loses nothing in any of the three):
 When it serves, one line on stdout says where:
   mini-broker <version> ready on <ip>:<port>, data in <dir>
 (of several: <ip>:<port>, unix:<path>, data in <dir>).
-Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM and SIGINT stop it in order, exit code 0.";
+Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM, SIGINT and SIGHUP stop it in order, exit code 0.";
 
 /// Serve the topics of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
@@ -184,9 +184,13 @@ fn announce(mut addresses: Vec<Address>, data_dir: &Path) {
     }
 }
 
-/// A socket on which a byte comes for each SIGTERM and SIGINT.
+/// A socket on which a byte comes for each SIGTERM, SIGINT and SIGHUP; the last one not where whoever started the broker had it ignored, as
+/// nohup does.
 fn stop_signals() -> std::io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
+    if !sys::is_ignored(SIGHUP)? {
+        pipe::register(SIGHUP, theirs.try_clone()?)?;
+    }
     pipe::register(SIGTERM, theirs.try_clone()?)?;
     pipe::register(SIGINT, theirs)?;
     Ok(ours)

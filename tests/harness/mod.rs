@@ -47,6 +47,16 @@ impl Server {
         Self::start_command(command, data_dir)
     }
 
+    /// Starts one that ignores a signal, as nohup does.
+    pub fn start_ignoring(data_dir: &Path, signal: &str) -> Self {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("trap '' {signal}; exec \"$0\" \"$@\""))
+            .arg(BINARY);
+        Self::start_command(command, data_dir)
+    }
+
     /// Starts one with at most so many file descriptors.
     pub fn start_with_descriptors(data_dir: &Path, descriptors: u32, args: &[&str]) -> Self {
         let mut command = Command::new("sh");
