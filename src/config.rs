@@ -212,23 +212,28 @@ pub fn parse_config(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Checks what all `--config` say together.
+/// Checks what all `--config` say together, and beside `--max-partitions`.
 ///
 /// # Errors
 /// Words that name what does not go together.
-pub fn check_configs(configs: &[(String, String)]) -> Result<(), String> {
+pub fn check_configs(configs: &[(String, String)], max_partitions: u32) -> Result<(), String> {
     let configs = configs
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()));
-    let broker = Overrides::of_broker(configs);
-    let check = |broker: Overrides| {
-        InForce {
-            broker: &broker,
-            topic: None,
-        }
-        .check()
+    let broker = Overrides::of_broker(configs).map_err(|error| error.message)?;
+    let in_force = InForce {
+        broker: &broker,
+        topic: None,
     };
-    broker.and_then(check).map_err(|error| error.message)
+    in_force.check().map_err(|error| error.message)?;
+    let partitions = in_force.partitions();
+    if partitions > max_partitions {
+        return Err(format!(
+            "num.partitions={partitions} is more than {}={max_partitions}, so no topic could be created; lower the one or raise the other",
+            MAX_PARTITIONS.flag
+        ));
+    }
+    Ok(())
 }
 
 impl Settings {
@@ -329,6 +334,34 @@ mod tests {
         assert!(MAX_FETCH_BYTES.parse("KiB").is_err());
         assert!(MAX_FETCH_BYTES.parse("99999999999999999GiB").is_err());
         assert!(MAX_TOPICS.parse("1KiB").is_err());
+    }
+
+    #[test]
+    fn configs_are_checked_together() {
+        let check = |configs: &[(&str, &str)], max_partitions| {
+            let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+            check_configs(
+                &configs.iter().map(owned).collect::<Vec<_>>(),
+                max_partitions,
+            )
+        };
+        assert_eq!(check(&[("num.partitions", "5")], 5), Ok(()));
+        let error = check(&[("num.partitions", "6")], 5).expect_err("one too many");
+        assert!(
+            error.contains("num.partitions=6") && error.contains("--max-partitions=5"),
+            "{error}"
+        );
+        assert!(check(&[("flush.ms", "1"), ("flush.ms", "1")], 5).is_err());
+        assert!(
+            check(
+                &[
+                    ("min.compaction.lag.ms", "5"),
+                    ("max.compaction.lag.ms", "4")
+                ],
+                5
+            )
+            .is_err()
+        );
     }
 
     #[test]

@@ -96,9 +96,9 @@ fn check_records(client: &mut Client, at_least: usize) -> usize {
 }
 
 #[test]
-fn sigterm_and_sigint_stop_it_in_order() {
+fn sigterm_sigint_and_sighup_stop_it_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "HUP"] {
         let server = Server::start(&dir.path().join(signal), &["--fsync", "never"]);
         let data_dir = server.data_dir.clone();
         let (mut client, mut tail, mut poll) = (server.client(), server.client(), server.client());
@@ -119,6 +119,18 @@ fn sigterm_and_sigint_stop_it_in_order() {
         assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t1000"]);
         assert_eq!(server.stop().code(), Some(0));
     }
+}
+
+#[test]
+fn a_broker_that_was_started_with_nohup_outlives_its_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_ignoring(&dir.path().join("data"), "HUP");
+    let mut client = server.client();
+    server.signal("HUP");
+    for n in 0..3 {
+        assert_eq!(client.ask("PUT t x"), format!("OK 0 {n}"));
+    }
+    assert_eq!(server.stop().code(), Some(0));
 }
 
 #[test]
@@ -186,6 +198,14 @@ fn a_start_that_cannot_be_says_in_one_line_what_to_do() {
         stderr.contains(&taken) && stderr.contains("--listen"),
         "{stderr}"
     );
+    assert!(
+        !fresh.exists(),
+        "nothing is left of a start that came to nothing"
+    );
+    std::fs::create_dir(&fresh).unwrap();
+    let (code, _, _) = run(&["--listen", &taken, "--data-dir", path(&fresh)]);
+    assert_eq!(code, Some(1));
+    assert_eq!(std::fs::read_dir(&fresh).unwrap().count(), 0);
 
     let (code, _, stderr) = run(&["--listen", "127.0.0.1:0", "--data-dir", path(&data_dir)]);
     assert_eq!(code, Some(1));
@@ -208,16 +228,39 @@ fn a_start_that_cannot_be_says_in_one_line_what_to_do() {
 
 #[test]
 fn flags_that_are_wrong_are_a_usage_error() {
-    for args in [
-        &["--fsync", "sometimes"][..],
-        &["serve", "--config", "no.such.config=1"],
-        &["--max-connections", "none"],
-        &["no-such-command"],
+    for (args, words) in [
+        (&["--fsync", "sometimes"][..], "'sometimes'"),
+        (&["serve", "--config", "no.such.config=1"], "no.such.config"),
+        (&["--max-connections", "none"], "'none'"),
+        (&["no-such-command"], "'no-such-command'"),
+        (&["--lissten", "x"], "'--listen'"),
+        (&["--lis\nten", "x"], "unexpected argument"),
+        (&["import"], "<FILE> <TOPIC[/PARTITION]>"),
+        (&["completions", "cmd"], "bash, zsh, fish"),
+        (&["--listen", "nowhere"], "no port"),
+        (
+            &["--listen", &format!("unix:{}", "x".repeat(108))],
+            "at most 107",
+        ),
+        (&["shell", "--connect", "unix:"], "no path"),
+        (
+            &["--config", "retention.ms=1", "--config", "retention.ms=1"],
+            "retention.ms is given twice",
+        ),
+        (
+            &["--config", "num.partitions=3", "--max-partitions", "2"],
+            "--max-partitions=2",
+        ),
     ] {
         let (code, stdout, stderr) = run(args);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}: {stderr}");
-        assert!(!stderr.is_empty());
+        assert!(
+            stderr.starts_with("mini-broker: ") && stderr.contains(words),
+            "{stderr}"
+        );
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
+    assert!(!Path::new("data").exists(), "no directory was made");
     let (code, stdout, _) = run(&["--help"]);
     assert_eq!(code, Some(0));
     assert!(

@@ -97,6 +97,7 @@ enum Command {
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return Err(Failure::Usage(usage_line(&error))),
         Err(answer) => return Ok(print(&answer)),
     };
     match cli.command {
@@ -119,11 +120,31 @@ pub(crate) fn start_log(level: log::LevelFilter) {
     env_logger::Builder::from_env(environment).init();
 }
 
-/// Prints `--help` or `--version` (exit code 0), or what is wrong with the arguments (2).
+/// Prints `--help` or `--version`.
 fn print(answer: &clap::Error) -> ExitCode {
     // A reader who has gone away missed nothing.
     let _ = answer.print();
-    u8::try_from(answer.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+    ExitCode::SUCCESS
+}
+
+/// What is wrong with the arguments, what may have been meant, and how it is written: all on one line.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in text.split("\n\n") {
+        let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = words.strip_prefix("error: ").unwrap_or(&words);
+        let words = words.strip_prefix("tip: ").unwrap_or(words);
+        if let Some(usage) = words.strip_prefix("Usage: ") {
+            parts.push(format!("usage: {usage}"));
+        } else if !words.is_empty() && !words.starts_with("For more information") {
+            parts.push(words.to_owned());
+        }
+    }
+    parts.push("--help says more".to_owned());
+    let line = parts.join("; ");
+    // What was typed may hold anything.
+    line.replace(char::is_control, "?")
 }
 
 #[cfg(test)]
@@ -162,7 +183,10 @@ mod tests {
             let error = Cli::try_parse_from(["mini-broker"].into_iter().chain(args))
                 .expect_err("it was refused");
             assert_eq!(error.exit_code(), 2);
-            assert!(error.to_string().contains(words), "{words}: {error}");
+            let line = usage_line(&error);
+            assert!(line.contains(words), "{words}: {line}");
+            assert!(line.ends_with("; --help says more"), "{line}");
+            assert!(!line.contains(char::is_control), "{line}");
         }
     }
 }

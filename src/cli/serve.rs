@@ -134,7 +134,7 @@ impl Args {
 /// The address or the data directory cannot be had, or the stop was not in order.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     start_log(LevelFilter::Info);
-    config::check_configs(&args.config).map_err(Failure::Usage)?;
+    config::check_configs(&args.config, args.max_partitions).map_err(Failure::Usage)?;
     if args.listen.len() > LISTENERS_MAX {
         return Err(Failure::Usage(format!(
             "--listen is given {} times, and {LISTENERS_MAX} times is the most: leave some out",

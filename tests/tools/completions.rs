@@ -42,7 +42,8 @@ fn completions_name_every_subcommand_and_bash_takes_them() {
         "{parsed:?}"
     );
     // It completes.
-    let asked = "source \"$0\"; COMP_WORDS=(mini-broker ver); COMP_CWORD=1; _mini-broker mini-broker ver mini-broker; echo \"${COMPREPLY[@]}\"";
+    let asked = "source \"$0\"; function=$(complete -p mini-broker | sed 's/.* -F \\([^ ]*\\) .*/\\1/'); \
+                 COMP_WORDS=(mini-broker ver); COMP_CWORD=1; $function mini-broker ver mini-broker; echo \"${COMPREPLY[@]}\"";
     let asked = Command::new("bash").args(["-c", asked]).arg(&path).output();
     assert_eq!(asked.unwrap().stdout, b"verify\n");
     let (code, _, err) = tool(&["completions", "cmd"]);

@@ -85,9 +85,14 @@ fn what_is_typed_wrongly_gets_one_clear_answer() {
             "cannot connect to 127.0.0.1:1: Connection refused",
         ),
         (
-            &["shell", "--connect", "nowhere", "PING"],
+            &["shell", "--connect", "nowhere.invalid:1", "PING"],
             1,
-            "cannot connect to nowhere",
+            "cannot connect to nowhere.invalid:1",
+        ),
+        (
+            &["shell", "--connect", "nowhere", "PING"],
+            2,
+            "\"nowhere\" has no port",
         ),
     ] {
         let (found, _, err) = tool(args);
