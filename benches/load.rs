@@ -43,7 +43,9 @@ fn one(options: &Options, mode: Mode) -> Result<()> {
         Some(addr) => workload.on_broker(addr, None)?,
         None => workload.on_own_broker(parent)?,
     };
-    outcomes.extend(workload.on_floor(parent)?);
+    if !options.no_floor {
+        outcomes.extend(workload.on_floor(parent)?);
+    }
     if options.json {
         for outcome in &outcomes {
             println!("{}", report::json(&workload.describe(), outcome));

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use mini_broker::format::Layout;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
@@ -40,6 +41,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) fetch_bytes: usize,
     /// Whether the end of the log means waiting for more (a writer runs), or starting over at 0.
     pub(crate) follow: bool,
+    /// Whether each record is decoded and its checksum compared, as a consumer would, or bodies are only counted.
+    pub(crate) decode: bool,
 }
 
 /// What was read.
@@ -63,6 +66,8 @@ struct Connection {
     body: u64,
     /// Records in the body.
     records: u64,
+    /// The body so far, where it is to be decoded.
+    entries: Option<Vec<u8>>,
     /// When the reply that is being read was asked for, and the next one.
     asked: Instant,
     asked_next: Instant,
@@ -147,6 +152,7 @@ fn connect(plan: &Plan<'_>, poll: &Poll) -> Result<Vec<Connection>> {
                 header: Vec::new(),
                 body: 0,
                 records: 0,
+                entries: plan.decode.then(Vec::new),
                 asked: Instant::now(),
                 asked_next: Instant::now(),
                 may_read: true,
@@ -176,10 +182,15 @@ impl Connection {
         while !input.is_empty() {
             if self.body > 0 {
                 let part = self.body.min(input.len() as u64);
-                input = &input[usize::try_from(part)?..];
+                let (taken, rest) = input.split_at(usize::try_from(part)?);
+                input = rest;
                 bytes += part;
                 self.body -= part;
+                if let Some(entries) = &mut self.entries {
+                    entries.extend_from_slice(taken);
+                }
                 if self.body == 0 {
+                    self.decode()?;
                     records += self.records;
                     let now = Instant::now();
                     recorder.answered(now, now - self.asked, 1, self.records);
@@ -204,6 +215,29 @@ impl Connection {
             }
         }
         Ok((records, bytes))
+    }
+
+    /// Goes through the records of a whole body, where that is asked for.
+    fn decode(&mut self) -> Result<()> {
+        let Some(entries) = &mut self.entries else {
+            return Ok(());
+        };
+        let mut rest = entries.as_slice();
+        let mut records = 0;
+        while !rest.is_empty() {
+            let (head, stored) = Layout::of(rest)
+                .and_then(|layout| layout.decode(rest))
+                .map_err(|e| format!("record {records} of a body cannot be read: {e:?}"))?;
+            std::hint::black_box(stored);
+            rest = &rest[head.length as usize..];
+            records += 1;
+        }
+        entries.clear();
+        if records != self.records {
+            let said = self.records;
+            return Err(format!("a body of {said} records has {records}").into());
+        }
+        Ok(())
     }
 
     /// Understands `OK <bytes> <first> <next> <high watermark>`; returns next.

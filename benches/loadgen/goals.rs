@@ -115,6 +115,8 @@ impl Pairs {
             fsync: fsync.to_owned(),
             rate: None,
             fetch_bytes: 1 << 20,
+            decode: false,
+            keep: false,
         };
         Self {
             workload,

@@ -11,6 +11,10 @@ use clap::{Parser, ValueEnum};
 ///
 /// Without --mode: every row of the goals table, interleaved, medians of several rounds.
 #[derive(Debug, Clone, Parser)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own on the command line"
+)]
 #[command(name = "load", disable_version_flag = true)]
 pub(crate) struct Options {
     /// One workload instead of the goals table.
@@ -50,6 +54,15 @@ pub(crate) struct Options {
     /// A running broker instead of one of its own (its process time is then not known).
     #[arg(long, requires = "mode")]
     pub(crate) addr: Option<SocketAddr>,
+    /// Every fetched record is decoded and its checksum compared, as a consumer does; without it, bodies are only counted.
+    #[arg(long, requires = "mode")]
+    pub(crate) decode: bool,
+    /// The broker's run alone, without the floor.
+    #[arg(long, requires = "mode")]
+    pub(crate) no_floor: bool,
+    /// The topic may be there and stays; produce adds to it, and fetch reads what it holds once, `--records` in all.
+    #[arg(long, requires = "addr")]
+    pub(crate) keep: bool,
     /// Where the temporary data directory goes; if left out, beside cargo's output.
     #[arg(long)]
     pub(crate) data_dir: Option<PathBuf>,

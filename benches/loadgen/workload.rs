@@ -41,6 +41,10 @@ pub(crate) struct Workload {
     pub(crate) rate: Option<f64>,
     /// Bytes of a FETCH at most.
     pub(crate) fetch_bytes: usize,
+    /// Whether fetched records are decoded.
+    pub(crate) decode: bool,
+    /// Whether the topic may be there before, and stays.
+    pub(crate) keep: bool,
 }
 
 /// What a run gave.
@@ -97,6 +101,8 @@ impl Workload {
             fsync: options.fsync.clone(),
             rate: options.rate,
             fetch_bytes: options.fetch_bytes,
+            decode: options.decode,
+            keep: options.keep,
         }
     }
 
@@ -124,6 +130,7 @@ impl Workload {
         } = self;
         let what = match mode {
             Mode::Produce => format!("{verb}, {depth} requests in flight"),
+            Mode::Fetch if self.decode => format!("FETCH of {fetch_bytes} bytes, decoded"),
             Mode::Fetch => format!("FETCH of {fetch_bytes} bytes"),
             Mode::Both => {
                 format!("{verb}, {depth} requests in flight, and FETCH of {fetch_bytes} bytes")
@@ -153,20 +160,25 @@ impl Workload {
         self.on_broker(broker.addr, Some(broker.pid()))
     }
 
-    /// Runs it on a broker that runs; its topic must not exist, and is deleted afterwards.
+    /// Runs it on a broker that runs; its topic must not exist, and is deleted afterwards, unless it is to be kept.
     ///
     /// # Errors
     /// What went wrong, as a sentence.
     pub(crate) fn on_broker(&self, addr: SocketAddr, pid: Option<u32>) -> Result<Vec<Outcome>> {
         let mut client = Client::connect(addr)?;
-        client.call(format!(
-            "CREATE {TOPIC} partitions={}",
-            self.shape.partitions
-        ))?;
+        let create = format!("CREATE {TOPIC} partitions={}", self.shape.partitions);
+        if let Err(error) = client.call(create) {
+            let is_there = error.to_string().contains("ERR TOPIC_EXISTS");
+            if !(self.keep && is_there) {
+                return Err(error);
+            }
+        }
         let outcomes = match self.mode {
             Mode::Produce => vec![self.produce("broker", addr, pid)?],
             Mode::Fetch => {
-                self.fill(addr)?;
+                if !self.keep {
+                    self.fill(addr)?;
+                }
                 vec![self.fetch("broker", addr, pid, false)?]
             }
             Mode::Both => self.both(addr, pid)?,
@@ -187,7 +199,9 @@ impl Workload {
                 vec![self.outcome("broker", recorded, pid, before, self.wire_bytes())]
             }
         };
-        client.call(format!("DELETE {TOPIC}"))?;
+        if !self.keep {
+            client.call(format!("DELETE {TOPIC}"))?;
+        }
         Ok(outcomes)
     }
 
@@ -319,7 +333,7 @@ impl Workload {
             name: who,
             addr,
             // The first time over the records brings them into memory, if they were not there.
-            records: if follow {
+            records: if follow || self.keep {
                 self.records
             } else {
                 self.records * 2
@@ -328,6 +342,7 @@ impl Workload {
             partitions: self.shape.partitions,
             fetch_bytes: self.fetch_bytes,
             follow,
+            decode: self.decode && who != "floor",
         };
         let before = pid.map(cpu_time);
         let fetched = fetch::run(&plan)?;
