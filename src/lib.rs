@@ -24,6 +24,7 @@ pub mod dump;
 pub mod format;
 pub mod fs;
 pub mod json;
+pub mod murmur2;
 pub mod net;
 pub mod outbox;
 pub mod protocol;

@@ -13,6 +13,7 @@ use std::process::Command;
 /// Which modules each module may name, itself aside. What is not here is an absence that the architecture lives by.
 const LAYERS: &[(&str, &[&str])] = &[
     ("addr", &[]),
+    ("murmur2", &[]),
     ("record", &[]),
     ("sys", &[]),
     ("format", &["record"]),
@@ -24,7 +25,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("storage", &["api", "format", "fs", "record"]),
     (
         "broker",
-        &["api", "clock", "format", "fs", "record", "storage"],
+        &[
+            "api", "clock", "format", "fs", "murmur2", "record", "storage",
+        ],
     ),
     ("protocol", &["api", "format", "json", "outbox", "record"]),
     (

@@ -24,7 +24,7 @@ mod errors;
 mod housekeeping;
 mod lifecycle;
 mod partition;
-pub mod partitioner;
+mod partitioner;
 mod reads;
 mod space;
 mod start;

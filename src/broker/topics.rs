@@ -10,11 +10,12 @@ use crate::api::{
     Response, Target, TopicInfo, quoted,
 };
 use crate::fs::Fs;
+use crate::murmur2;
 
 use super::configs::{InForce, Overrides};
 use super::partition::Partition;
 use super::partitioner::Sticky;
-use super::{Broker, errors, partitioner};
+use super::{Broker, errors};
 
 /// The longest name.
 const NAME_BYTES_MAX: usize = 249;
@@ -306,7 +307,7 @@ impl<F: Fs> Broker<F> {
         let count = topic.partition_count();
         let (records, bytes) = match payload {
             Payload::Record { key: Some(key), .. } => {
-                return Ok(partitioner::partition_of(key, count));
+                return Ok(murmur2::partition_of(key, count));
             }
             Payload::Batch(batch) if batch.has_key => {
                 return Err(errors::ambiguous_partition(&topic.name, count));

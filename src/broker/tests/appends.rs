@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::Batch;
+use crate::murmur2;
 
 fn batch(payloads: &[(Option<&str>, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -82,7 +83,7 @@ fn a_key_chooses_by_murmur2_and_no_key_sticks() {
     let mut rig = Rig::new(FsyncPolicy::Never);
     rig.create("a", 10, &[]);
     let run = rig.append("a", Some("21"), "x").unwrap();
-    assert_eq!(run.partition, partitioner::partition_of(b"21", 10));
+    assert_eq!(run.partition, murmur2::partition_of(b"21", 10));
     assert_eq!(
         rig.append("a", Some("21"), "y").unwrap().partition,
         run.partition
@@ -90,7 +91,7 @@ fn a_key_chooses_by_murmur2_and_no_key_sticks() {
     let empty = rig.append("a", Some(""), "y").unwrap().partition;
     assert_eq!(
         empty,
-        partitioner::partition_of(b"", 10),
+        murmur2::partition_of(b"", 10),
         "an empty key is a key"
     );
     let first = rig.append("a", None, "x").unwrap().partition;
