@@ -9,6 +9,7 @@
 //! 5. [`broker`]: topics, durability, waiting readers.
 //! 6. [`protocol`]: codecs from bytes to requests and back; [`outbox`]: what is owed to a peer.
 //! 7. [`net`]: the event loop at the edge, and [`clock`], the only place that reads the time.
+//! 8. [`client`]: the other end of a connection, for programs; [`testing`]: a broker for their tests.
 //!
 //! An arrow between modules only points down this list; `tests/tidy.rs` checks it.
 
@@ -18,6 +19,7 @@ pub mod addr;
 pub mod api;
 pub mod broker;
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod dump;
@@ -35,3 +37,9 @@ pub mod storage;
     reason = "the one module that talks to the kernel in its own words"
 )]
 pub mod sys;
+pub mod testing;
+
+/// The examples of docs/client.md, run with those of the code.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/client.md")]
+pub struct ClientPage;

@@ -226,6 +226,17 @@ impl Layout {
             Self::V2 => v2::decode_lenient(bytes),
         }
     }
+
+    /// As [`Layout::decode`], for an entry that was decoded before: its checksum is not computed again.
+    ///
+    /// # Errors
+    /// As [`Layout::decode`], save for what only the checksum tells.
+    pub fn decode_again(self, bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), DecodeError> {
+        match self {
+            Self::V1 => v1::decode(bytes),
+            Self::V2 => v2::decode_again(bytes),
+        }
+    }
 }
 
 /// One header: its name, and its value or null.

@@ -184,6 +184,15 @@ pub fn decode_lenient(bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), Dec
     fields(head, entry, stored == computed)
 }
 
+/// See [`super::Layout::decode_again`].
+///
+/// # Errors
+/// See there.
+pub fn decode_again(bytes: &[u8]) -> Result<(EntryHead, StoredRecord<'_>), DecodeError> {
+    let (head, entry) = whole(bytes)?;
+    fields(head, entry, true)
+}
+
 fn whole(bytes: &[u8]) -> Result<(EntryHead, &[u8]), DecodeError> {
     let head = head(bytes)?;
     let entry = bytes

@@ -8,6 +8,7 @@
 //! - `sh` with `text` behind it: commands, and what they print (with `...` as above). The blocks of a page run in order in one directory, in
 //!   which the broker's `data` is. An `sh` block without a `text` block calls cargo, and `.ci/run` does the same.
 //! - `hex`: bytes that are decoded and encoded again.
+//! - `rust`: a program; src/lib.rs includes the page, so that `cargo test --doc` runs it.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -60,6 +61,10 @@ fn no_block_is_of_a_kind_that_nothing_runs() {
                 "sh" => {
                     next.is_some_and(|next| next.kind() == "text")
                         || block.text.lines().all(|line| line.starts_with("cargo "))
+                }
+                "rust" => {
+                    let page = block.place.split(':').next().unwrap();
+                    include_str!("../../src/lib.rs").contains(&format!("\"../{page}\""))
                 }
                 "text" => i > 0 && page.blocks[i - 1].kind() == "sh",
                 _ => false,
