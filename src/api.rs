@@ -6,12 +6,23 @@
 
 #![forbid(unsafe_code)]
 
+mod groups;
+mod listings;
+
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::fs::ReadAt;
 use crate::record::{Record, Records};
+
+pub use groups::{
+    AckMode, CommitAnswer, CommittedInfo, Consume, GroupInfo, INFLIGHT_MAX, StartAt, TailEvent,
+};
+pub use listings::{
+    ConfigSource, Explanation, IndexStep, PartitionHealth, PartitionInfo, RecordState, SegmentInfo,
+    TopicInfo,
+};
 
 /// The time, as the event loop read it once for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -200,8 +211,35 @@ pub enum Request<'a> {
     },
     /// TAIL: records as they come, until [`Request::Stop`].
     Tail(TailFrom<'a>),
-    /// Ends a tail; harmless without one.
+    /// Ends a tail or a CONSUME; harmless without one.
     Stop,
+    /// CONSUME: a share of a topic's records as they come, until [`Request::Stop`].
+    Consume(Consume<'a>),
+    /// ACK: everything up to and including that offset is done with.
+    Ack {
+        /// A partition that the connection has.
+        partition: u32,
+        /// The offset of a record that it was sent.
+        offset: i64,
+    },
+    /// COMMIT: where a group is to go on in a partition.
+    Commit {
+        /// The group's name.
+        group: &'a [u8],
+        /// The partition.
+        target: Target<'a>,
+        /// The next offset to be read.
+        offset: OffsetSpec,
+    },
+    /// COMMITTED: where a group stands in a topic.
+    Committed {
+        /// The group's name.
+        group: &'a [u8],
+        /// The topic, or one partition of it.
+        target: Target<'a>,
+    },
+    /// GROUPS.
+    Groups,
     /// OFFSETS.
     Offsets(Target<'a>),
     /// AT: the first record at or after a time.
@@ -283,6 +321,10 @@ pub enum ErrorCode {
     ReadOnly,
     /// The connection limit is reached.
     TooManyConnections,
+    /// A group that nobody ever used.
+    UnknownGroup,
+    /// A partition that the connection does not have, or has no more.
+    NotAssigned,
 }
 
 impl ErrorCode {
@@ -309,6 +351,8 @@ impl ErrorCode {
             Self::Storage => "STORAGE",
             Self::ReadOnly => "READ_ONLY",
             Self::TooManyConnections => "TOO_MANY_CONNECTIONS",
+            Self::UnknownGroup => "UNKNOWN_GROUP",
+            Self::NotAssigned => "NOT_ASSIGNED",
         }
     }
 }
@@ -426,151 +470,6 @@ pub struct FileRange {
     pub len: u64,
 }
 
-/// A line of TOPICS.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicInfo {
-    /// Its name.
-    pub name: String,
-    /// Number of partitions.
-    pub partitions: u32,
-    /// Records stored, all partitions.
-    pub records: u64,
-    /// Bytes of all .log files.
-    pub bytes: u64,
-}
-
-/// Where a config's value comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigSource {
-    /// An override of the topic's own.
-    Topic,
-    /// `--config` of the broker.
-    Broker,
-    /// Built in.
-    Default,
-}
-
-/// How a partition is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PartitionHealth {
-    /// Nothing known against it.
-    Ok,
-    /// An fsync failed: reads go on, appends do not.
-    ReadOnly,
-    /// It holds damaged records.
-    Damaged,
-}
-
-/// A partition line of DESCRIBE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PartitionInfo {
-    /// Its number.
-    pub partition: u32,
-    /// The log start offset.
-    pub earliest: i64,
-    /// The high watermark.
-    pub latest: i64,
-    /// Bytes of its .log files.
-    pub bytes: u64,
-    /// Number of segments.
-    pub segments: u64,
-    /// Its state.
-    pub health: PartitionHealth,
-}
-
-/// A line of SEGMENTS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentInfo {
-    /// The offset in its name.
-    pub base_offset: i64,
-    /// Bytes of its .log.
-    pub bytes: u64,
-    /// Records in it.
-    pub records: u64,
-    /// Rows of its .index.
-    pub index_entries: u64,
-    /// Timestamp of its first record.
-    pub first_timestamp: Option<i64>,
-    /// Timestamp of its last record.
-    pub last_timestamp: Option<i64>,
-}
-
-/// The index row that a lookup came by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IndexStep {
-    /// Its number, from 1.
-    pub entry: u64,
-    /// How many rows there are.
-    pub entries: u64,
-    /// The row's offset less the segment's base.
-    pub relative_offset: u32,
-    /// The row's position, bytes.
-    pub position: u32,
-    /// Rows looked at by the binary search.
-    pub probes: u32,
-}
-
-/// What stands where a lookup ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordState {
-    /// Whole, and its checksum right (layout 1: none to check).
-    Good,
-    /// Its checksum is wrong, its fields hold together.
-    BadCrc,
-    /// It cannot be told where it ends.
-    Damaged,
-}
-
-/// The whole way of a lookup, as EXPLAIN shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explanation {
-    /// Base offset of the segment that the floor map gave.
-    pub segment: i64,
-    /// How many segments there are.
-    pub segments: u64,
-    /// Base offsets of the first and the last.
-    pub bases: (i64, i64),
-    /// The index row; `None` where the scan starts at the segment's start for want of one.
-    pub index: Option<IndexStep>,
-    /// Bytes scanned from there.
-    pub scanned_bytes: u64,
-    /// Records passed over.
-    pub passed_over: u64,
-    /// Offset of the record found: the next one where the offset itself was removed.
-    pub offset: i64,
-    /// Where it starts, bytes.
-    pub position: u64,
-    /// Its length, bytes (0 where that cannot be told).
-    pub bytes: u64,
-    /// Its timestamp in milliseconds (0 where that cannot be told).
-    pub timestamp: i64,
-    /// Whether it is whole.
-    pub state: RecordState,
-    /// How long the lookup took; whoever holds the clock fills it in.
-    pub took: Duration,
-}
-
-/// A tailed partition's news.
-#[derive(Debug)]
-pub enum TailEvent {
-    /// Records, in order.
-    Records {
-        /// The partition's number.
-        partition: u32,
-        /// At least one.
-        records: Records,
-    },
-    /// Damage: nothing readable from `offset` up to `next`; the tail goes on there.
-    Corrupt {
-        /// The partition's number.
-        partition: u32,
-        /// The first offset lost.
-        offset: i64,
-        /// The first offset after the damage.
-        next: i64,
-    },
-}
-
 /// What the broker answers. Owned: it may wait for its turn to be encoded.
 #[derive(Debug)]
 pub enum Response {
@@ -598,6 +497,12 @@ pub enum Response {
     },
     /// TAIL has begun, at that offset (`None`: of all partitions). [`TailEvent`]s follow.
     Tailing(Option<i64>),
+    /// CONSUME has begun. [`TailEvent`]s follow.
+    Consuming,
+    /// COMMITTED.
+    Committed(Vec<CommittedInfo>),
+    /// GROUPS.
+    Groups(Vec<GroupInfo>),
     /// OFFSETS: partition, earliest, latest.
     Offsets(Vec<(u32, i64, i64)>),
     /// AT: offset and timestamp.

@@ -376,7 +376,7 @@ mod tests {
             "flush.ms=",
             "flush.ms=x",
             "flush.seconds=1",
-            "offsets.retention.minutes=1",
+            "offsets.retention.minutes=0",
         ] {
             assert!(parse_config(bad).is_err(), "{bad}");
         }

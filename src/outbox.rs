@@ -78,6 +78,8 @@ pub struct Outbox {
     cuts: VecDeque<Cut>,
     /// Bytes still owed of all pieces.
     piece_bytes: u64,
+    /// Bytes that were ever sent.
+    sent_total: u64,
 }
 
 impl Outbox {
@@ -114,6 +116,12 @@ impl Outbox {
         (self.bytes.len() - self.sent) as u64 + self.piece_bytes
     }
 
+    /// Bytes that were sent since it was made.
+    #[must_use]
+    pub fn sent_total(&self) -> u64 {
+        self.sent_total
+    }
+
     /// Whether nothing is owed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -131,7 +139,9 @@ impl Outbox {
         budget: usize,
         cold: ColdReads,
     ) -> io::Result<Progress> {
+        let before = self.len();
         let progress = self.send_front(socket, budget, cold);
+        self.sent_total += before - self.len();
         self.compact();
         progress
     }

@@ -134,6 +134,7 @@ impl<F: Fs> Broker<F> {
                 self.delayed.add_partitions(known, &positions);
             }
         }
+        self.share_anew(&name);
         log::info!("topic={name} has partitions={count}, before {from}");
         Ok(Response::Done)
     }

@@ -62,10 +62,22 @@ impl<F: Fs> Broker<F> {
             self.check_space(now)?;
         }
         let (key, number) = self.route(target, payload, now)?;
+        self.append_to(key, number, payload, now)
+    }
+
+    /// Appends to that partition, whose number is that.
+    #[inline]
+    pub(super) fn append_to(
+        &mut self,
+        key: PartitionKey,
+        number: u32,
+        payload: &Payload<'_>,
+        now: Now,
+    ) -> Result<Run, ApiError> {
         let partition = self
             .partitions
             .get_mut(key)
-            .ok_or_else(|| errors::unknown_topic(target.topic))?;
+            .ok_or_else(errors::topic_is_gone)?;
         if !partition.is_dirty {
             if self.dirty.is_empty() {
                 self.last_heard = now.mono;
@@ -233,6 +245,7 @@ impl<F: Fs> Broker<F> {
     /// The durability point: writes every partition that was appended to, syncs as the policy says, publishes. To be called in every
     /// turn, appends or not.
     pub fn flush(&mut self, clock: &dyn Clock) {
+        let written = self.write_commits(clock);
         if !self.dirty.is_empty() {
             let mut dirty = std::mem::take(&mut self.dirty);
             for key in dirty.drain(..) {
@@ -240,6 +253,9 @@ impl<F: Fs> Broker<F> {
             }
             // Its memory is used again in the next turn.
             self.dirty = dirty;
+        }
+        if let Some(written) = written {
+            self.decide_commits(written, clock);
         }
         self.flushes += 1;
         if !self.sync_waiters.is_empty() {
@@ -429,6 +445,9 @@ impl<F: Fs> Broker<F> {
     pub fn end_turn(&mut self) {
         self.turn += 1;
         self.partitions.end_turn();
+        for connection in self.groups.take_opening() {
+            self.delayed.wake_one(connection);
+        }
     }
 
     /// One bounded slice of background work: syncs that are due, checkpoints, sealed segments to sync, files to shorten and unlink.
@@ -443,6 +462,9 @@ impl<F: Fs> Broker<F> {
                 }
                 Some(_) | None => break,
             }
+        }
+        if self.groups.expiry_due().is_some_and(|due| due <= started) {
+            self.expire_groups(clock.now());
         }
         if self.checkpoint_due.is_some_and(|due| due <= started) {
             self.checkpoint();

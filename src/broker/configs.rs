@@ -1,8 +1,7 @@
 //! The one table of config names: what each takes, its range, its default, and where it may be set.
 //!
 //! A value is kept as one `i64` whatever its kind (a word is its place in the list of words), so that overrides, broker
-//! defaults and built-in defaults are found by one rule: topic, then `--config`, then the table. A name that Kafka has and
-//! that comes with a later version is refused with words that say so: nothing is accepted and ignored.
+//! defaults and built-in defaults are found by one rule: topic, then `--config`, then the table. Nothing is accepted and ignored.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +18,7 @@ use crate::format::Layout;
 use crate::storage::{CleanupPolicy, LogConfig, TimestampType};
 
 pub use table::Config;
-use table::{Entry, LATER, Scope, TABLE};
+use table::{Entry, Scope, TABLE};
 
 /// What ALTER says for a value that goes away.
 const DEFAULT: &str = "default";
@@ -236,11 +235,6 @@ impl InForce<'_> {
 
 fn find(name: &str, place: Scope) -> Result<&'static Entry, ApiError> {
     let shown = quoted(name.as_bytes());
-    if LATER.contains(&name) {
-        return Err(refuse(format!(
-            "{shown} comes with a later version of this broker, which would ignore it; leave it out"
-        )));
-    }
     let Some(entry) = TABLE.iter().find(|entry| entry.name == name) else {
         return Err(refuse(format!(
             "{shown} is no config; there are {}",

@@ -28,6 +28,8 @@ pub(super) enum Wait {
     Parked(Parked),
     /// TAIL, until it is stopped.
     Tail(Tail),
+    /// CONSUME, until it is stopped: these partitions, for now.
+    Consume(Vec<PartitionKey>),
 }
 
 /// A request whose one answer comes later.
@@ -99,6 +101,7 @@ impl Waiter {
             Wait::Parked(Parked::Read { at, .. } | Parked::Fetch { at, .. }) => vec![at.key],
             Wait::Parked(Parked::Sync { .. }) => Vec::new(),
             Wait::Tail(tail) => tail.positions.iter().map(|position| position.key).collect(),
+            Wait::Consume(keys) => keys.clone(),
         }
     }
 }
@@ -147,6 +150,35 @@ impl DelayedFetches {
             self.deadlines.remove(&(deadline, connection));
         }
         Some(waiter)
+    }
+
+    /// A consumer has these partitions from here on.
+    pub(super) fn set_partitions(&mut self, connection: ConnectionId, keys: Vec<PartitionKey>) {
+        let Some(waiter) = self.waiters.get_mut(&connection) else {
+            return;
+        };
+        for key in waiter.keys() {
+            self.by_partition.remove(&(key, connection));
+        }
+        self.by_partition
+            .extend(keys.iter().map(|&key| (key, connection)));
+        waiter.wait = Wait::Consume(keys);
+    }
+
+    /// The time of a connection is over then, and no more when it was to be.
+    pub(super) fn set_deadline(&mut self, connection: ConnectionId, deadline: Option<Duration>) {
+        let Some(waiter) = self.waiters.get_mut(&connection) else {
+            return;
+        };
+        if waiter.deadline == deadline {
+            return;
+        }
+        let before = std::mem::replace(&mut waiter.deadline, deadline);
+        if let Some(before) = before {
+            self.deadlines.remove(&(before, connection));
+        }
+        self.deadlines
+            .extend(deadline.map(|deadline| (deadline, connection)));
     }
 
     /// What a connection waits for.
@@ -221,6 +253,19 @@ impl DelayedFetches {
             }
             self.wake_one(connection);
         }
+    }
+
+    /// One connection ends with the error, whatever it waits for.
+    pub(super) fn end_one(&mut self, connection: ConnectionId, error: ApiError) {
+        self.set_deadline(connection, None);
+        let Some(waiter) = self.waiters.get_mut(&connection) else {
+            return;
+        };
+        waiter.ended.get_or_insert(error);
+        for key in waiter.keys() {
+            self.by_partition.remove(&(key, connection));
+        }
+        self.wake_one(connection);
     }
 
     /// A connection that can go on or whose time is over.

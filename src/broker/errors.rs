@@ -110,6 +110,11 @@ pub(super) fn unknown_topic(topic: &[u8]) -> ApiError {
     )
 }
 
+/// The topic was deleted in this turn.
+pub(super) fn topic_is_gone() -> ApiError {
+    ApiError::new(ErrorCode::UnknownTopic, "the topic was deleted")
+}
+
 /// The topic was deleted under a reader.
 pub(super) fn topic_deleted(topic: &str) -> ApiError {
     ApiError::new(

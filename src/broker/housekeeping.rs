@@ -19,6 +19,7 @@ use crate::storage::{Error, Log};
 use super::Broker;
 use super::configs::{Config, InForce};
 use super::partition::Before;
+use super::topics::is_internal;
 
 /// A slice ends after so long, ...
 const SLICE_TIME: Duration = Duration::from_millis(2);
@@ -146,7 +147,7 @@ impl<F: Fs> Broker<F> {
                 self.end_pass();
                 return None;
             }
-            let left = self.topics.keys(|topic| !topic.name.starts_with("__"));
+            let left = self.topics.keys(|topic| !is_internal(&topic.name));
             self.retention.total = Some(Total {
                 left,
                 oldest: BinaryHeap::new(),

@@ -16,7 +16,7 @@ use crate::storage::{Error, Log, LogConfig, StartFrom, TimestampType};
 use super::configs::Overrides;
 use super::partition::{Failure, Partition, Ranges};
 use super::partitioner::Sticky;
-use super::topics::{FlushRule, Topic, TopicId, check_own_name};
+use super::topics::{FlushRule, Topic, TopicId, check_own_name, is_internal};
 use super::{Broker, errors};
 
 /// What is to be made.
@@ -104,6 +104,10 @@ impl<F: Fs> Broker<F> {
             return refuse(format!(
                 "{name} cannot have {partitions} partitions; 1 to {PARTITIONS_MAX} are possible"
             ));
+        }
+        if is_internal(name) {
+            // What the broker needs for itself does not depend on how many topics others have.
+            return Ok(());
         }
         let max_topics = self.settings.max_topics;
         if growth == Growth::Topic
@@ -261,6 +265,7 @@ impl<F: Fs> Broker<F> {
                 .unlink_big_logs(&self.fs, &directory, &mut big_files);
         }
         self.last = None;
+        self.end_consumers(&name);
         let keys = self
             .topics
             .remove(id)

@@ -5,9 +5,10 @@
 //!
 //! 1. [`Broker::append`] for each append, [`Broker::handle`] for anything else that was read;
 //! 2. [`Broker::flush`], in every turn: the durability point, shared by all appends of the turn;
-//! 3. [`Broker::verdict`] for each run of appends, then [`Broker::end_turn`];
+//! 3. [`Broker::verdict`] for each run of appends and [`Broker::commit_error`] for each commit, then [`Broker::end_turn`];
 //! 4. [`Broker::next_ready`] and [`Broker::resume`] for readers that waited, [`Broker::tick`] for background work;
-//! 5. sleep until [`Broker::next_deadline`] at the latest.
+//! 5. [`Broker::sent`] for what a consumer without acknowledgements was sent;
+//! 6. sleep until [`Broker::next_deadline`] at the latest.
 //!
 //! No OK overtakes its fsync because 2 comes before 3; no reader sees a record before that because a log shows only what
 //! a flush published.
@@ -17,10 +18,13 @@
 mod admin;
 mod appends;
 mod cleaning;
+mod commits;
 pub mod configs;
+mod consumers;
 mod delayed_fetch;
 mod deletions;
 mod errors;
+mod groups;
 mod housekeeping;
 mod lifecycle;
 mod partition;
@@ -51,11 +55,14 @@ use cleaning::Cleaner;
 use configs::Overrides;
 use delayed_fetch::{DelayedFetches, Parked, Wait};
 use deletions::Deletions;
+use groups::{Groups, Leave};
 use housekeeping::Retention;
 use partition::Partitions;
 use space::Space;
 use stats::Stats;
 use topics::Topics;
+
+pub use groups::Ticket;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
@@ -87,8 +94,10 @@ pub enum Outcome {
     Reply(Response),
     /// The answer comes later through [`Broker::next_ready`]: the connection decodes nothing until then.
     Parked,
-    /// A tail has begun: this is its answer; events come through [`Broker::next_ready`].
+    /// A tail or a CONSUME has begun: this is its answer; events come through [`Broker::next_ready`].
     Streaming(Response),
+    /// An ACK or COMMIT: the flush decides, and [`Broker::commit_error`] says so.
+    Commit(Result<Ticket, ApiError>),
 }
 
 /// What a connection that was ready gets.
@@ -98,7 +107,7 @@ pub enum Resumed {
     Reply(Response),
     /// A tail's news; more may be there: ask again while the peer's backlog has room.
     Event(TailEvent),
-    /// The tail ended with this answer (topic deleted, overtaken by retention).
+    /// The tail or CONSUME ended with this answer (topic deleted, overtaken by retention, its place lost).
     Ended(Response),
     /// Nothing now; the connection is heard of again when something is there.
     Waiting,
@@ -138,6 +147,7 @@ pub struct Broker<F: Fs> {
     /// Partitions with sealed segments that are not synced yet, once each.
     background: VecDeque<PartitionKey>,
     delayed: DelayedFetches,
+    groups: Groups,
     deletions: Deletions<F>,
     retention: Retention,
     cleaner: Cleaner<F>,
@@ -187,9 +197,14 @@ impl<F: Fs> Broker<F> {
             ),
             Request::Tail(from) => self.tail(connection, *from, now),
             Request::Stop => {
-                self.forget(connection);
+                self.stop(connection);
                 Ok(reply(Response::Done))
             }
+            Request::Consume(_)
+            | Request::Ack { .. }
+            | Request::Commit { .. }
+            | Request::Committed { .. }
+            | Request::Groups => self.handle_group(connection, request, now),
             Request::Offsets(target) => self.offsets(*target).map(reply),
             Request::At(target, time) => self.at(*target, *time, now).map(reply),
             Request::Explain(target, from) => self.explain(*target, *from, now).map(reply),
@@ -213,6 +228,34 @@ impl<F: Fs> Broker<F> {
         outcome.unwrap_or_else(|error| reply(self.refusal(error)))
     }
 
+    /// A request about consumer groups.
+    fn handle_group(
+        &mut self,
+        connection: ConnectionId,
+        request: &Request<'_>,
+        now: Now,
+    ) -> Result<Outcome, ApiError> {
+        match *request {
+            Request::Consume(ref consume) => self.consume(connection, consume, now),
+            Request::Ack { partition, offset } => {
+                let ticket = self.acknowledge(connection, partition, offset, now);
+                Ok(Outcome::Commit(self.counted(ticket)))
+            }
+            Request::Commit {
+                group,
+                target,
+                offset,
+            } => {
+                let ticket = self.commit(group, target, offset, now);
+                Ok(Outcome::Commit(self.counted(ticket)))
+            }
+            Request::Committed { group, target } => {
+                self.committed(group, target).map(Outcome::Reply)
+            }
+            _ => Ok(Outcome::Reply(Response::Groups(self.groups.list()))),
+        }
+    }
+
     /// SYNC, which the next flush does.
     fn park_sync(&mut self, connection: ConnectionId) -> Outcome {
         let flushes = self.flushes;
@@ -228,6 +271,12 @@ impl<F: Fs> Broker<F> {
         Response::Error(error)
     }
 
+    /// A result whose error is counted.
+    fn counted<T>(&mut self, result: Result<T, ApiError>) -> Result<T, ApiError> {
+        self.stats.errors += u64::from(result.is_err());
+        result
+    }
+
     /// Topic and number of a partition, for messages.
     fn place(&self, key: PartitionKey) -> (&str, u32) {
         let partition = self.partitions.get(key);
@@ -239,20 +288,34 @@ impl<F: Fs> Broker<F> {
     /// A connection whose parked request or tail can go on: records came, its time is over, its topic was deleted. A connection is named once
     /// for each such change, in slices: the caller goes on with the next turn where a budget ends.
     pub fn next_ready(&mut self, now: Now) -> Option<ConnectionId> {
-        self.delayed.next_ready(now.mono)
+        let connection = self.delayed.next_ready(now.mono)?;
+        if self.groups.has_members() {
+            self.check_ack_wait(connection, now);
+        }
+        Some(connection)
     }
 
-    /// Ends whatever the connection waits for.
+    /// The connection is gone: ends whatever it waits for.
     pub fn forget(&mut self, connection: ConnectionId) {
         self.delayed.remove(connection);
+        self.leave(connection, Leave::Gone);
+        self.groups.forget_name(connection);
+    }
+
+    /// The connection wants no more of what it waits for; what it was sent is on its way.
+    pub fn stop(&mut self, connection: ConnectionId) {
+        self.delayed.remove(connection);
+        self.leave(connection, Leave::Stopped);
     }
 
     /// When [`Broker::flush`], [`Broker::next_ready`] or [`Broker::tick`] wants to be called at the latest, by the monotonic clock: zero for
     /// at once, `None` for no hurry.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        let is_urgent =
-            !self.dirty.is_empty() || !self.sync_waiters.is_empty() || !self.background.is_empty();
+        let is_urgent = !self.dirty.is_empty()
+            || !self.sync_waiters.is_empty()
+            || !self.background.is_empty()
+            || self.groups.is_urgent();
         [
             is_urgent.then_some(Duration::ZERO),
             self.delayed.next_deadline(),
@@ -261,6 +324,8 @@ impl<F: Fs> Broker<F> {
             self.deletions.next_deadline(),
             Some(self.retention.next_deadline()),
             self.cleaner.next_deadline(),
+            self.groups.forgotten_due(),
+            self.groups.expiry_due(),
         ]
         .into_iter()
         .flatten()

@@ -17,7 +17,7 @@ use super::partition::Partition;
 use super::{Broker, Outcome, Resumed, errors};
 
 /// Payload bytes of one tail event: what a peer's backlog can grow beyond its bound.
-const TAIL_BYTES: u64 = 64 * 1024;
+pub(super) const TAIL_BYTES: u64 = 64 * 1024;
 
 /// Ranges that a FETCH with `min_bytes` adds up at most.
 const MIN_BYTES_RANGES: usize = 64;
@@ -53,7 +53,7 @@ impl<F: Fs> Broker<F> {
     }
 
     /// The offset that a reader means.
-    fn offset_of(
+    pub(super) fn offset_of(
         &mut self,
         key: PartitionKey,
         spec: OffsetSpec,
@@ -277,7 +277,7 @@ impl<F: Fs> Broker<F> {
         Ok(Outcome::Streaming(Response::Tailing(begin)))
     }
 
-    fn check_range(&mut self, key: PartitionKey, offset: i64) -> Result<(), ApiError> {
+    pub(super) fn check_range(&mut self, key: PartitionKey, offset: i64) -> Result<(), ApiError> {
         let log = &self.written(key)?.log;
         let (earliest, latest) = (log.log_start_offset(), log.high_watermark());
         if (earliest..=latest).contains(&offset) {
@@ -351,8 +351,9 @@ impl<F: Fs> Broker<F> {
         };
         let is_over = waiter.deadline.is_some_and(|deadline| deadline <= now.mono);
         match (&waiter.wait, waiter.ended.take()) {
-            (Wait::Tail(_), Some(error)) => self.end_tail(connection, error),
+            (Wait::Tail(_) | Wait::Consume(_), Some(error)) => self.end_tail(connection, error),
             (Wait::Tail(_), None) => self.resume_tail(connection),
+            (Wait::Consume(_), None) => self.resume_consumer(connection, now),
             (Wait::Parked(_), Some(error)) => {
                 self.delayed.remove(connection);
                 Resumed::Reply(self.refusal(error))
@@ -430,12 +431,12 @@ impl<F: Fs> Broker<F> {
         self.skip_tail(connection, number, next_offset, 0);
     }
 
-    fn end_tail(&mut self, connection: ConnectionId, error: ApiError) -> Resumed {
+    pub(super) fn end_tail(&mut self, connection: ConnectionId, error: ApiError) -> Resumed {
         self.delayed.remove(connection);
         Resumed::Ended(self.refusal(error))
     }
 
-    fn count_out(&mut self, records: usize, bytes: usize) {
+    pub(super) fn count_out(&mut self, records: usize, bytes: usize) {
         self.stats.records_out += u64::try_from(records).unwrap_or(u64::MAX);
         self.stats.bytes_out += u64::try_from(bytes).unwrap_or(u64::MAX);
     }

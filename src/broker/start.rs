@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::api::Now;
 use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::storage::data_dir::{DataDir, TopicFile};
@@ -16,6 +17,7 @@ use super::cleaning::Cleaner;
 use super::configs::{Config, InForce, Overrides};
 use super::delayed_fetch::DelayedFetches;
 use super::deletions::Deletions;
+use super::groups::Groups;
 use super::housekeeping::Retention;
 use super::partition::Partitions;
 use super::space::Space;
@@ -47,7 +49,6 @@ impl<F: Fs> Broker<F> {
         in_force.check().map_err(|error| error.message)?;
         let started = clock.now().mono;
         let first_pass = started.saturating_add(in_force.time(Config::InitialTaskDelayMs));
-        let space = Space::new(settings.min_free_bytes);
         let words = |error: Error| error.to_string();
         let mut data_dir = claim(&fs, &settings.data_dir, bind)?;
         let is_clean = data_dir.begin().map_err(words)?;
@@ -62,6 +63,7 @@ impl<F: Fs> Broker<F> {
         let context = LogContext::new(fs.clone(), settings.fsync, checkpoints);
         let mut broker = Self {
             fs,
+            space: Space::new(settings.min_free_bytes),
             settings,
             data_dir,
             context: Rc::new(context),
@@ -80,10 +82,10 @@ impl<F: Fs> Broker<F> {
             checkpoint_due: None,
             background: VecDeque::new(),
             delayed: DelayedFetches::default(),
+            groups: Groups::new(),
             deletions: Deletions::new(),
             retention: Retention::new(first_pass),
             cleaner: Cleaner::new(),
-            space,
             unfinished_deletions: Vec::new(),
             unfinished_creations: Vec::new(),
             stats: Stats {
@@ -95,7 +97,7 @@ impl<F: Fs> Broker<F> {
         for file in &loaded.topics {
             broker.open_found(file, StartFrom { is_clean }, clock)?;
         }
-        broker.after_open(is_clean);
+        broker.after_open(is_clean, clock.now());
         Ok(broker)
     }
 
@@ -131,7 +133,7 @@ impl<F: Fs> Broker<F> {
             .map_err(|error| format!("topic {} cannot be opened: {error}", file.name))
     }
 
-    fn after_open(&mut self, is_clean: bool) {
+    fn after_open(&mut self, is_clean: bool, now: Now) {
         let (topics, partitions) = (self.topics.len(), self.partitions.len());
         log::info!("opened topics={topics} partitions={partitions} clean={is_clean}");
         if topics > usize::try_from(self.settings.max_topics).unwrap_or(usize::MAX) {
@@ -155,6 +157,7 @@ impl<F: Fs> Broker<F> {
                 self.fail_sync(key, &Error::ReadOnly);
             }
         }
+        self.load_commits(now);
     }
 
     /// Syncs and closes every partition, then writes clean-shutdown.

@@ -20,9 +20,9 @@ pub(super) struct Stats {
     pub(super) records_in: u64,
     /// Bytes of them as they are stored.
     pub(super) bytes_in: u64,
-    /// Records given to READ, FETCH and TAIL.
+    /// Records given to READ, FETCH, TAIL and CONSUME.
     pub(super) records_out: u64,
-    /// Their bytes: payload for READ and TAIL, as they are stored for FETCH.
+    /// Their bytes: payload for READ, TAIL and CONSUME, as they are stored for FETCH.
     pub(super) bytes_out: u64,
     /// Syncs of a partition that the broker asked for.
     pub(super) fsyncs: u64,
@@ -68,7 +68,7 @@ impl<F: Fs> Broker<F> {
             ("connections", stats.connections),
             ("topics", small(self.topics.len())),
             ("partitions", u64::from(self.partitions.len())),
-            ("groups", 0),
+            ("groups", small(self.groups.len())),
             ("records_in_total", stats.records_in),
             ("bytes_in_total", stats.bytes_in),
             ("records_out_total", stats.records_out),

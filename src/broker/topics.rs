@@ -157,10 +157,15 @@ pub(super) fn check_name(name: &[u8]) -> Result<&str, ApiError> {
     ))
 }
 
+/// Whether a topic of that name belongs to the broker.
+pub(super) fn is_internal(name: &str) -> bool {
+    name.starts_with("__")
+}
+
 /// The name, where a client may write to, create or delete such a topic.
 pub(super) fn check_own_name(name: &[u8]) -> Result<&str, ApiError> {
     let name = check_name(name)?;
-    if name.starts_with("__") {
+    if is_internal(name) {
         return Err(ApiError::new(
             ErrorCode::InvalidTopic,
             format!(

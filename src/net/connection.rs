@@ -140,7 +140,7 @@ impl Connection {
         let mut budget = turn.read_budget;
         while budget > 0 && self.is_readable && self.session.wants_input() {
             match self.read(buffer) {
-                Ok(Some(0)) => self.session.end_of_input(),
+                Ok(Some(0)) => self.session.end_of_input(turn.broker),
                 Ok(Some(len)) => {
                     self.session.receive(buffer, len, turn);
                     budget = budget.saturating_sub(len);

@@ -254,8 +254,9 @@ impl<F: Fs> EventLoop<F> {
             ..
         } = self.limits;
         let is_full = self.table.served() >= max_connections;
+        let name = peer.to_string().into();
         let slot = self.table.insert(socket, peer, |id| {
-            Session::new(id, Box::new(LineCodec::new(line)), max_backlog_bytes)
+            Session::new(id, name, Box::new(LineCodec::new(line)), max_backlog_bytes)
         });
         let Some(connection) = self.table.get_mut(slot) else {
             return;
@@ -317,7 +318,7 @@ impl<F: Fs> EventLoop<F> {
         } in self.undecided.drain(..)
         {
             if let Some((slot, connection)) = self.table.find(id) {
-                connection.session.decided(&append, &self.broker);
+                connection.session.decided(&append, &mut self.broker);
                 self.table.attend(slot);
             }
         }
@@ -359,7 +360,11 @@ impl<F: Fs> EventLoop<F> {
         } else {
             ColdReads::Wait
         };
-        match connection.output(cold) {
+        let progress = connection.output(cold);
+        while let Some((partition, next_offset)) = connection.session.next_receipt() {
+            self.broker.sent(id, partition, next_offset, self.now);
+        }
+        match progress {
             Progress::Drained => {
                 connection.session.outbox().release(&mut self.spares);
                 if connection.session.is_closing() && connection.stage == Stage::Serving {

@@ -7,10 +7,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::api::{ApiError, ConnectionId, Now, Request, Response, Run};
-use crate::broker::{Broker, Outcome};
+use crate::broker::{Broker, Outcome, Ticket};
 use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::outbox::Outbox;
@@ -50,6 +51,17 @@ pub(super) enum Append {
     Run(Run),
     /// It was refused, but others before it are undecided.
     Refused(ApiError),
+    /// An ACK or COMMIT.
+    Commit(Result<Ticket, ApiError>),
+}
+
+/// Records that commit themselves once they are sent.
+#[derive(Debug)]
+struct Receipt {
+    /// How many bytes will have been sent by then, of all.
+    at: u64,
+    partition: u32,
+    next_offset: i64,
 }
 
 /// What a session waits for.
@@ -63,7 +75,7 @@ enum State {
     BeforeReply,
     /// For the broker to answer.
     Parked,
-    /// For records to push, or a line that ends that.
+    /// For records to push, or a line that ends that or (in a CONSUME) says something to it.
     Tailing,
     /// For the peer to take what is owed; then the connection is closed.
     Closing,
@@ -73,6 +85,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Session {
     id: ConnectionId,
+    /// What the peer is called.
+    peer: Box<str>,
     /// The one protocol so far. A second makes this an enum, which the first byte chooses; a trait object would cost 5 ns a record.
     codec: Box<LineCodec>,
     input: Input,
@@ -90,12 +104,20 @@ pub(super) struct Session {
     undecided: u32,
     /// The answers that they will get.
     undecided_records: u64,
+    /// In the order in which they are sent.
+    receipts: VecDeque<Receipt>,
 }
 
 impl Session {
-    pub(super) fn new(id: ConnectionId, codec: Box<LineCodec>, backlog_bytes_max: u64) -> Self {
+    pub(super) fn new(
+        id: ConnectionId,
+        peer: Box<str>,
+        codec: Box<LineCodec>,
+        backlog_bytes_max: u64,
+    ) -> Self {
         Self {
             id,
+            peer,
             codec,
             input: Input::default(),
             outbox: Outbox::new(),
@@ -106,6 +128,7 @@ impl Session {
             is_ended: false,
             undecided: 0,
             undecided_records: 0,
+            receipts: VecDeque::new(),
         }
     }
 
@@ -187,7 +210,7 @@ impl Session {
         let mut input = std::mem::take(&mut self.input);
         input.take_in(buffer, len, |bytes| self.decode(bytes, turn));
         self.input = input;
-        self.settle();
+        self.settle(turn.broker);
     }
 
     /// Goes on with what is pending.
@@ -195,13 +218,13 @@ impl Session {
         let mut input = std::mem::take(&mut self.input);
         input.go_on(|bytes| self.decode(bytes, turn));
         self.input = input;
-        self.settle();
+        self.settle(turn.broker);
     }
 
     /// The peer will send no more: whole requests are answered, a part of one is dropped.
-    pub(super) fn end_of_input(&mut self) {
+    pub(super) fn end_of_input<F: Fs>(&mut self, broker: &mut Broker<F>) {
         self.is_ended = true;
-        self.settle();
+        self.settle(broker);
     }
 
     /// Tells the peer why it is not let in.
@@ -217,12 +240,19 @@ impl Session {
     }
 
     /// Answers an append, now that the flush is over.
-    pub(super) fn decided<F: Fs>(&mut self, append: &Append, broker: &Broker<F>) {
+    pub(super) fn decided<F: Fs>(&mut self, append: &Append, broker: &mut Broker<F>) {
         match append {
             Append::Run(run) => self
                 .codec
                 .encode_run(run, broker.verdict(run), &mut self.outbox),
             Append::Refused(error) => self.codec.encode_refused(error, &mut self.outbox),
+            Append::Commit(commit) => {
+                let result = match commit {
+                    Ok(ticket) => broker.commit_error(*ticket).map_or(Ok(ticket.answer), Err),
+                    Err(error) => Err(error),
+                };
+                self.codec.encode_commit(result, &mut self.outbox);
+            }
         }
         self.note_owed();
         self.undecided -= 1;
@@ -231,20 +261,45 @@ impl Session {
         }
         self.undecided_records = 0;
         match self.state {
-            State::BeforeRequest => self.state = State::Open,
+            State::BeforeRequest => self.state = self.between_requests(),
             State::BeforeReply => {
-                self.state = State::Open;
+                self.state = self.between_requests();
                 self.reply_own();
             }
             State::Open | State::Parked | State::Tailing | State::Closing => {}
         }
-        self.settle();
+        self.settle(broker);
+    }
+
+    /// Where it stands while no request waits.
+    fn between_requests(&self) -> State {
+        if self.codec.is_consuming() {
+            State::Tailing
+        } else {
+            State::Open
+        }
     }
 
     /// Answers the parked request, or ends the tail with this.
-    pub(super) fn answered(&mut self, response: &Response) {
+    pub(super) fn answered<F: Fs>(&mut self, response: &Response, broker: &mut Broker<F>) {
         self.answer(response);
-        self.settle();
+        self.settle(broker);
+    }
+
+    /// What is owed by now ends with records of that partition that commit themselves once they are sent.
+    pub(super) fn owe_receipt(&mut self, partition: u32, next_offset: i64) {
+        self.receipts.push_back(Receipt {
+            at: self.outbox.sent_total() + self.outbox.len(),
+            partition,
+            next_offset,
+        });
+    }
+
+    /// The next partition of which such records were sent, and the offset behind them.
+    pub(super) fn next_receipt(&mut self) -> Option<(u32, i64)> {
+        let sent = self.outbox.sent_total();
+        let receipt = self.receipts.pop_front_if(|receipt| receipt.at <= sent)?;
+        Some((receipt.partition, receipt.next_offset))
     }
 
     /// Decodes and executes requests at the front of `bytes`; returns how many bytes are done with.
@@ -269,7 +324,9 @@ impl Session {
                     done += used;
                 }
                 Decoded::Request { request, used } => {
-                    if self.undecided > 0 {
+                    let goes_on =
+                        matches!(request, Request::Ack { .. }) && self.codec.is_consuming();
+                    if self.undecided > 0 && !goes_on {
                         // Not done with: it is decoded once more after the flush.
                         self.state = State::BeforeRequest;
                         break;
@@ -334,6 +391,15 @@ impl Session {
         });
     }
 
+    fn committing(&mut self, commit: Result<Ticket, ApiError>, undecided: &mut Vec<Undecided>) {
+        self.undecided += 1;
+        self.undecided_records += 1;
+        undecided.push(Undecided {
+            connection: self.id,
+            append: Append::Commit(commit),
+        });
+    }
+
     fn ask<F: Fs>(&mut self, request: &Request<'_>, turn: &mut Turn<'_, F>) {
         let is_explain = matches!(request, Request::Explain(..));
         let start = if is_explain {
@@ -341,7 +407,11 @@ impl Session {
         } else {
             Duration::ZERO
         };
+        if matches!(request, Request::Consume(_)) {
+            turn.broker.introduce(self.id, &self.peer);
+        }
         match turn.broker.handle(self.id, request, turn.now) {
+            Outcome::Commit(commit) => self.committing(commit, turn.undecided),
             Outcome::Reply(mut response) => {
                 if let Response::Explained { explanation, .. } = &mut response {
                     explanation.took = turn.clock.now().mono.saturating_sub(start);
@@ -358,6 +428,7 @@ impl Session {
 
     fn answer(&mut self, response: &Response) {
         self.codec.encode(response, &mut self.outbox);
+        self.receipts.clear();
         self.note_owed();
         self.state = if self.codec.is_closing() {
             State::Closing
@@ -374,11 +445,16 @@ impl Session {
         }
     }
 
-    /// After an end of input, a session that has answered everything is closing.
-    fn settle(&mut self) {
-        let is_idle = self.state == State::Open && self.is_starved && self.undecided == 0;
-        if self.is_ended && is_idle {
-            self.state = State::Closing;
+    /// After an end of input, a session that has answered everything is closing; a CONSUME ends as by STOP.
+    fn settle<F: Fs>(&mut self, broker: &mut Broker<F>) {
+        if self.is_ended && self.is_starved && self.undecided == 0 {
+            if self.state == State::Tailing && self.codec.is_consuming() {
+                broker.stop(self.id);
+                self.answer(&Response::Done);
+            }
+            if self.state == State::Open {
+                self.state = State::Closing;
+            }
         }
         if self.state == State::Closing && !self.input.is_empty() {
             self.input = Input::default();

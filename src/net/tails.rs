@@ -145,6 +145,7 @@ impl Tails {
         while connection.session.is_waiting() && connection.stage == Stage::Serving {
             if connection.session.is_tailing()
                 && connection.session.backlog() > self.backlog_bytes_max
+                && !broker.has_notice(id)
             {
                 connection.is_held = true;
                 break;
@@ -188,20 +189,24 @@ impl Tails {
         }
         match broker.resume(id, now) {
             Resumed::Waiting => return Then::Waits,
-            Resumed::Reply(response) | Resumed::Ended(response) => session.answered(&response),
+            Resumed::Reply(response) | Resumed::Ended(response) => {
+                session.answered(&response, broker);
+            }
             Resumed::Event(event) => {
                 self.encoding.clear();
                 session.codec().encode_tail(&event, &mut self.encoding);
                 let bytes: Rc<[u8]> = Rc::from(self.encoding.as_slice());
                 session.outbox().push_shared(Rc::clone(&bytes));
-                if let Some(key) = key {
-                    self.shared.insert(
-                        key,
-                        Lines {
-                            bytes,
-                            end: end_of(&event),
-                        },
-                    );
+                let commits_itself = broker.commits_sent(id);
+                let end = if key.is_some() || commits_itself {
+                    end_of(&event)
+                } else {
+                    None
+                };
+                if let Some((key, end)) = key.zip(end) {
+                    self.shared.insert(key, Lines { bytes, end });
+                } else if let Some(end) = end {
+                    session.owe_receipt(end.partition, end.next_offset);
                 }
             }
         }
@@ -210,22 +215,24 @@ impl Tails {
     }
 }
 
-fn end_of(event: &TailEvent) -> End {
+/// Where an event ends, if it is about a piece of a partition.
+fn end_of(event: &TailEvent) -> Option<End> {
     match event {
-        TailEvent::Records { partition, records } => End {
+        TailEvent::Records { partition, records } => Some(End {
             partition: *partition,
             next_offset: records
                 .iter()
                 .last()
                 .map_or(0, |last| last.offset.saturating_add(1)),
             payload_bytes: records.payload_bytes() as u64,
-        },
+        }),
         TailEvent::Corrupt {
             partition, next, ..
-        } => End {
+        } => Some(End {
             partition: *partition,
             next_offset: *next,
             payload_bytes: 0,
-        },
+        }),
+        TailEvent::Assigned(_) | TailEvent::Reset { .. } | TailEvent::Inflight(_) => None,
     }
 }

@@ -18,7 +18,7 @@ pub mod line;
 
 use std::fmt::Debug;
 
-use crate::api::{ApiError, Request, Response, Run, TailEvent, Verdict};
+use crate::api::{ApiError, CommitAnswer, Request, Response, Run, TailEvent, Verdict};
 use crate::outbox::Outbox;
 
 /// What a codec made of the bytes at the front of the input.
@@ -50,7 +50,9 @@ pub enum Decoded<'a> {
 /// One protocol's side of a connection; holds the connection's protocol state.
 pub trait Codec: Debug {
     /// Looks at the front of `input`. While a tail runs (from the encoding of [`Response::Tailing`] to that of any other response), any
-    /// line that is not empty decodes as [`Request::Stop`].
+    /// line that is not empty decodes as [`Request::Stop`]. While a CONSUME runs (from the encoding of [`Response::Consuming`] to that of any
+    /// other response), what decodes is [`Request::Ack`], [`Request::Stop`], and replies of the codec's own; a `Stop` may be decoded once more
+    /// where the caller did not execute it.
     fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a>;
 
     /// Whether the codec's own reply, of the [`Decoded::Reply`] that came last, is an error: STATS counts those, too.
@@ -66,15 +68,21 @@ pub trait Codec: Debug {
     /// Encodes the answer to an append that was refused at once.
     fn encode_refused(&mut self, error: &ApiError, out: &mut Outbox);
 
-    /// Encodes the response to the last request that was not an append, in the form it asked for; also what ends a tail.
+    /// Encodes the answer to an ACK or COMMIT once its fate is known; a CONSUME goes on.
+    fn encode_commit(&mut self, result: Result<CommitAnswer, &ApiError>, out: &mut Outbox);
+
+    /// Encodes the response to the last other request that was not an append, in the form it asked for; also what ends a tail or a CONSUME.
     fn encode(&mut self, response: &Response, out: &mut Outbox);
 
-    /// Appends what a tail pushes, in the form that the TAIL asked for. Two codecs with the same [`Codec::tail_form`] append
+    /// Appends what a tail or CONSUME pushes, in the form that was asked for. Two codecs with the same [`Codec::tail_form`] append
     /// the same bytes for the same event.
     fn encode_tail(&self, event: &TailEvent, out: &mut Vec<u8>);
 
     /// A small number for how the running tail's lines look; `None` where none runs.
     fn tail_form(&self) -> Option<u8>;
+
+    /// Whether a CONSUME runs.
+    fn is_consuming(&self) -> bool;
 
     /// Encodes what a client is told that is not let in (too many connections); the caller closes.
     fn encode_rejection(&mut self, error: &ApiError, out: &mut Outbox);

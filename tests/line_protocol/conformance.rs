@@ -37,6 +37,12 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         b"ALTER t a=b\n",
         b"PARTITIONS t 4\n",
         b"TRIM t/1 5\n",
+        b"CONSUME g t\n",
+        b"CONSUME g t as=json ack_wait=5\n",
+        b"ACK 0 5\n",
+        b"ACK 0 500\n",
+        b"COMMIT g t/0 5\n",
+        b"GROUPS\n",
     ]);
     let rare = prop::sample::select(vec![
         &b"QUIT\n"[..],

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use mini_broker::api::{
-    ApiError, ConfigSource, ErrorCode, Explanation, IndexStep, PartitionHealth, PartitionInfo,
-    PartitionKey, Payload, RecordState, Request, Response, Run, SegmentInfo, TailEvent, TailFrom,
-    TopicInfo, Verdict,
+    ApiError, CommitAnswer, CommittedInfo, ConfigSource, ErrorCode, Explanation, GroupInfo,
+    IndexStep, PartitionHealth, PartitionInfo, PartitionKey, Payload, RecordState, Request,
+    Response, Run, SegmentInfo, TailEvent, TailFrom, TopicInfo, Verdict,
 };
 use mini_broker::outbox::Outbox;
 use mini_broker::protocol::line::{Limits, LineCodec};
@@ -98,9 +98,37 @@ impl Peer {
             return;
         }
         self.decide();
+        if let Request::Ack { offset, .. } = request {
+            let error = ApiError::new(ErrorCode::NotAssigned, "not yours");
+            let result = if *offset < 100 {
+                Ok(CommitAnswer::Done)
+            } else {
+                Err(&error)
+            };
+            self.encode(|codec, out| codec.encode_commit(result, out));
+            return;
+        }
+        if let Request::Commit { .. } = request {
+            self.encode(|codec, out| codec.encode_commit(Ok(CommitAnswer::Held), out));
+            return;
+        }
         let response = answer(request);
-        let is_tail = matches!(response, Response::Tailing(_));
+        let is_tail = matches!(response, Response::Tailing(_) | Response::Consuming);
         self.encode(|codec, out| codec.encode(&response, out));
+        if matches!(response, Response::Consuming) {
+            for event in [
+                TailEvent::Assigned(vec![0, 2]),
+                TailEvent::Reset {
+                    partition: 2,
+                    from: 5,
+                    to: 7,
+                },
+                TailEvent::Inflight(1000),
+                TailEvent::Assigned(Vec::new()),
+            ] {
+                self.codec.encode_tail(&event, &mut self.output);
+            }
+        }
         if is_tail {
             let event = TailEvent::Records {
                 partition: 1,
@@ -268,12 +296,44 @@ pub(crate) fn answer(request: &Request<'_>) -> Response {
             earliest: *offset,
             latest: 9,
         },
-        Request::Append(..)
+        Request::Consume(_) => Response::Consuming,
+        Request::Committed { .. } => Response::Committed(committed()),
+        Request::Groups => Response::Groups(vec![group()]),
+        Request::Ack { .. }
+        | Request::Commit { .. }
+        | Request::Append(..)
         | Request::Stop
         | Request::Create { .. }
         | Request::Alter { .. }
         | Request::Partitions(..)
         | Request::Sync => Response::Done,
+    }
+}
+
+fn committed() -> Vec<CommittedInfo> {
+    vec![
+        CommittedInfo {
+            partition: 0,
+            committed: Some(5),
+            latest: 9,
+            lag: 4,
+            owner: Some("127.0.0.1:5000".into()),
+        },
+        CommittedInfo {
+            partition: 1,
+            committed: None,
+            latest: 3,
+            lag: 3,
+            owner: None,
+        },
+    ]
+}
+
+fn group() -> GroupInfo {
+    GroupInfo {
+        group: b"bill\xffing"[..].into(),
+        members: 2,
+        topics: 1,
     }
 }
 

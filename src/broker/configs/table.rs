@@ -53,6 +53,8 @@ pub enum Config {
     RetentionCheckIntervalMs,
     /// `num.partitions`.
     NumPartitions,
+    /// `offsets.retention.minutes`: how long the committed offsets of a group without members are kept.
+    OffsetsRetentionMinutes,
 }
 
 /// Where a config may be set.
@@ -125,7 +127,7 @@ const fn of_broker(entry: Entry) -> Entry {
 }
 
 /// Every config there is, sorted by name within its scope; the order is that of [`Config`].
-pub(super) const TABLE: [Entry; 24] = [
+pub(super) const TABLE: [Entry; 25] = [
     word(Config::CleanupPolicy, "cleanup.policy", CLEANUP_POLICIES, 0),
     number(
         Config::DeleteRetentionMs,
@@ -250,13 +252,17 @@ pub(super) const TABLE: [Entry; 24] = [
         INT_MAX,
         1,
     )),
+    of_broker(number(
+        Config::OffsetsRetentionMinutes,
+        "offsets.retention.minutes",
+        1,
+        INT_MAX,
+        7 * 24 * 60,
+    )),
 ];
 
 /// 0.5, as a ratio is kept.
 const HALF: i64 = 0.5_f64.to_bits().cast_signed();
-
-/// Names that the protocol has and that come with later versions.
-pub(super) const LATER: [&str; 1] = ["offsets.retention.minutes"];
 
 impl Kind {
     /// The value that the text means; `None` where it is none of this kind.

@@ -97,8 +97,8 @@ fn values_that_are_none_are_refused_by_name() {
         error.message.contains("segment.bytes"),
         "names what is allowed: {error}"
     );
-    let error = broker("offsets.retention.minutes", "1").expect_err("later");
-    assert!(error.message.contains("later version"), "{error}");
+    let error = topic("offsets.retention.minutes", "1").expect_err("the broker's");
+    assert!(error.message.contains("belongs to the broker"), "{error}");
     let twice = Overrides::of_broker([("flush.ms", "1"), ("flush.ms", "1")]);
     assert!(twice.expect_err("twice").message.contains("twice"));
 }

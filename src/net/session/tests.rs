@@ -28,7 +28,7 @@ impl Bench {
             clock,
             undecided: Vec::new(),
             buffer: ReadBuffer::new(),
-            session: Session::new(ConnectionId(1), codec, backlog_bytes_max),
+            session: Session::new(ConnectionId(1), "peer".into(), codec, backlog_bytes_max),
         }
     }
 
@@ -58,7 +58,7 @@ impl Bench {
     fn flush(&mut self) {
         self.broker.flush(&self.clock);
         for Undecided { append, .. } in self.undecided.drain(..) {
-            self.session.decided(&append, &self.broker);
+            self.session.decided(&append, &mut self.broker);
         }
         self.broker.end_turn();
     }
@@ -90,7 +90,7 @@ fn answers_to_come_count_as_owed() {
         .iter()
         .map(|undecided| match &undecided.append {
             Append::Run(run) => run.count,
-            Append::Refused(_) => 1,
+            Append::Refused(_) | Append::Commit(_) => 1,
         })
         .sum();
     assert_eq!(decoded, 5, "one more than fits, as with any reply");
@@ -179,7 +179,7 @@ fn a_parked_session_decodes_nothing_until_it_is_answered() {
     let Resumed::Reply(response) = bench.broker.resume(ConnectionId(1), now) else {
         panic!("its time is over");
     };
-    bench.session.answered(&response);
+    bench.session.answered(&response, &mut bench.broker);
     assert!(bench.session.can_go_on());
     bench.go_on();
     assert_eq!(bench.sent(), "OK 0 0 0 0\nOK PONG\n");
@@ -189,14 +189,14 @@ fn a_parked_session_decodes_nothing_until_it_is_answered() {
 fn the_end_of_input_closes_when_every_whole_line_is_answered() {
     let mut bench = Bench::new(1000);
     bench.receive("PUT t x\n");
-    bench.session.end_of_input();
+    bench.session.end_of_input(&mut bench.broker);
     assert!(!bench.session.is_closing(), "an answer is due");
     bench.flush();
     assert!(bench.session.is_closing());
 
     let mut bench = Bench::new(1000);
     bench.receive("PUT t x\nPING\nPUT t y");
-    bench.session.end_of_input();
+    bench.session.end_of_input(&mut bench.broker);
     assert!(!bench.session.is_closing(), "answers are due");
     bench.flush();
     bench.go_on();

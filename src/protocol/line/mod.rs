@@ -5,12 +5,13 @@
 //! copied and, while the line is right, nothing is allocated. A payload that is refused by its line alone is
 //! read past as it comes and never buffered.
 //!
-//! In reading order: `verbs` (the table), `lexer` (fields and options), `offsets`, `parse` (lines to requests), `payload` (counted
+//! In reading order: `verbs` (the table), `lexer` (fields and options), `offsets`, `parse` and `group_verbs` (lines to requests), `payload` (counted
 //! requests), `fast` (the plainest of them), `forms` (records), `replies`, `runs` (the many OKs of a pipelined producer).
 #![forbid(unsafe_code)]
 
 mod fast;
 mod forms;
+mod group_verbs;
 mod lexer;
 mod offsets;
 mod parse;
@@ -21,12 +22,14 @@ pub mod verbs;
 
 use memchr::memchr;
 
-use crate::api::{ApiError, ErrorCode, Request, Response, Run, TailEvent, Verdict};
+use crate::api::{
+    ApiError, CommitAnswer, ErrorCode, Request, Response, Run, TailEvent, Verdict, quoted,
+};
 use crate::json::integer;
 use crate::outbox::Outbox;
 
 use self::forms::Form;
-use self::lexer::{check_clean, next_field};
+use self::lexer::{bad, check_clean, next_field};
 use self::parse::{Command, Remember, Then};
 use self::payload::{Head, framing};
 use self::replies::Own;
@@ -97,6 +100,8 @@ pub struct LineCodec {
     own: Own,
     /// How the last request wants its reply.
     remember: Remember,
+    /// Whether a CONSUME runs, whatever is read meanwhile.
+    is_consuming: bool,
 }
 
 /// What the next bytes are.
@@ -108,6 +113,8 @@ enum Mode {
     Lines,
     /// A line, which ends the tail that runs.
     Tail,
+    /// A line of those that a CONSUME allows; whether the last of them ends the connection with it.
+    Consume { closes: bool },
     /// Nothing, until the answer to the Stop is encoded.
     Stopping(AfterStop),
     /// A payload that is read past: bytes left before its LF, and what is answered then, if anything.
@@ -140,6 +147,7 @@ impl LineCodec {
             needed: 1,
             own: Own::Nothing,
             remember: Remember::default(),
+            is_consuming: false,
         }
     }
 
@@ -170,6 +178,7 @@ impl LineCodec {
                 }
                 self.request(line, input, end)
             }
+            Mode::Consume { .. } => self.while_consuming(line, input, end + 1),
             Mode::Tail | Mode::Stopping(_) | Mode::Discard { .. } | Mode::Closing => {
                 self.stop(line, end + 1)
             }
@@ -220,7 +229,9 @@ impl LineCodec {
         self.consume();
         match parse::command(verb, rest) {
             Ok(Command::Broker(request, remember)) => {
-                self.remember = remember;
+                if !self.is_consuming {
+                    self.remember = remember;
+                }
                 Decoded::Request { request, used }
             }
             Ok(Command::Own(own, then)) => {
@@ -307,10 +318,56 @@ impl LineCodec {
         }
     }
 
-    /// Goes on behind the answer that ended a tail.
-    fn stopped(&mut self) {
+    /// A line while a CONSUME runs.
+    fn while_consuming<'a>(&mut self, line: &'a [u8], input: &'a [u8], used: usize) -> Decoded<'a> {
+        self.consume();
+        let mut rest = line;
+        let word = next_field(&mut rest).filter(|word| !word.starts_with(b"#"));
+        let Some(word) = word else {
+            return Decoded::Skip { used };
+        };
+        let refused = bad(format!(
+            "'{}' has to wait: while a CONSUME runs there are ACK, STOP, PING and QUIT; STOP ends it",
+            quoted(word)
+        ));
+        let Ok(verb) = verbs::find(word) else {
+            return self.reply(Own::Error(refused), used);
+        };
+        match verb.kind {
+            Kind::Ack | Kind::Ping => self.plain(verb, rest, used),
+            Kind::Stop | Kind::Quit => match parse::command(verb, rest) {
+                Ok(_) => {
+                    let closes = verb.kind == Kind::Quit;
+                    self.mode = Mode::Consume { closes };
+                    Decoded::Request {
+                        request: Request::Stop,
+                        used,
+                    }
+                }
+                Err(error) => self.reply(Own::Error(error), used),
+            },
+            Kind::Produce | Kind::Batch => {
+                let left = match payload::head(verb.kind, rest, &self.limits) {
+                    Head::Good(counted) => counted.bytes as u64,
+                    Head::Refused(left, _) => left,
+                    Head::Broken(error) => return self.close_with(Own::Error(error), input),
+                };
+                self.mode = Mode::Discard {
+                    left,
+                    error: Some(Box::new(refused)),
+                };
+                Decoded::Skip { used }
+            }
+            _ => self.reply(Own::Error(refused), used),
+        }
+    }
+
+    /// Goes on behind the answer that ended a tail or a CONSUME; `is_asked` where it answers the line that did.
+    fn stopped(&mut self, is_asked: bool) {
+        self.is_consuming = false;
         self.mode = match std::mem::replace(&mut self.mode, Mode::Lines) {
-            Mode::Tail | Mode::Stopping(AfterStop::Lines) => Mode::Lines,
+            Mode::Consume { closes: true } if is_asked => Mode::Closing,
+            Mode::Tail | Mode::Consume { .. } | Mode::Stopping(AfterStop::Lines) => Mode::Lines,
             Mode::Stopping(AfterStop::Discard(left)) => Mode::Discard { left, error: None },
             Mode::Stopping(AfterStop::Close) => Mode::Closing,
             mode @ (Mode::First | Mode::Lines | Mode::Discard { .. } | Mode::Closing) => mode,
@@ -348,7 +405,11 @@ impl LineCodec {
             return self.close_with(Own::Error(no_lf_refused()), input);
         }
         let error = error.take();
-        self.mode = Mode::Lines;
+        self.mode = if self.is_consuming {
+            Mode::Consume { closes: false }
+        } else {
+            Mode::Lines
+        };
         match error {
             Some(error) => self.reply(Own::Error(*error), 1),
             None => Decoded::Skip { used: 1 },
@@ -413,7 +474,7 @@ impl Codec for LineCodec {
                 },
                 None => self.line(input),
             },
-            Mode::Lines | Mode::Tail => self.line(input),
+            Mode::Lines | Mode::Tail | Mode::Consume { .. } => self.line(input),
             Mode::First => self.first(input),
             Mode::Discard { .. } => self.discard(input),
             Mode::Stopping(_) => Decoded::NeedMore,
@@ -462,12 +523,22 @@ impl Codec for LineCodec {
         replies::write_error(error, out.tail_mut());
     }
 
+    fn encode_commit(&mut self, result: Result<CommitAnswer, &ApiError>, out: &mut Outbox) {
+        match result {
+            Ok(answer) => replies::write_commit(answer, out.tail_mut()),
+            Err(error) => replies::write_error(error, out.tail_mut()),
+        }
+    }
+
     fn encode(&mut self, response: &Response, out: &mut Outbox) {
         replies::write_response(response, &self.remember, out);
-        if matches!(response, Response::Tailing(_)) {
-            self.mode = Mode::Tail;
-        } else {
-            self.stopped();
+        match response {
+            Response::Tailing(_) => self.mode = Mode::Tail,
+            Response::Consuming => {
+                self.mode = Mode::Consume { closes: false };
+                self.is_consuming = true;
+            }
+            other => self.stopped(matches!(other, Response::Done)),
         }
     }
 
@@ -481,7 +552,12 @@ impl Codec for LineCodec {
             Form::Json => 1,
             Form::Value => 2,
         };
-        matches!(self.mode, Mode::Tail).then_some(form + 3 * u8::from(self.remember.with_partition))
+        let runs = self.is_consuming || matches!(self.mode, Mode::Tail);
+        runs.then_some(form + 3 * u8::from(self.remember.with_partition))
+    }
+
+    fn is_consuming(&self) -> bool {
+        self.is_consuming
     }
 
     fn encode_rejection(&mut self, error: &ApiError, out: &mut Outbox) {

@@ -9,6 +9,7 @@ use crate::api::{
 };
 
 use super::forms::Form;
+use super::group_verbs;
 use super::lexer::{Args, bad, check_clean, next_field, number, target};
 use super::offsets;
 use super::replies::{Own, listing};
@@ -35,7 +36,7 @@ pub(super) enum Command<'a> {
 pub(super) struct Remember {
     /// `as=`.
     pub(super) form: Form,
-    /// Whether each line begins with the partition (a TAIL of all).
+    /// Whether each line begins with the partition (a TAIL of all, a CONSUME).
     pub(super) with_partition: bool,
     /// The number that an EXPLAIN asked for.
     pub(super) asked: Option<i64>,
@@ -107,6 +108,11 @@ pub(super) fn command<'a>(verb: &'static Verb, rest: &'a [u8]) -> Result<Command
         Kind::Read => read(args),
         Kind::Fetch => fetch(args),
         Kind::Tail => tail(args),
+        Kind::Consume => group_verbs::consume(args),
+        Kind::Ack => group_verbs::ack(args),
+        Kind::Commit => group_verbs::commit(args),
+        Kind::Committed => group_verbs::committed(args),
+        Kind::Groups => alone(args, broker(Request::Groups)),
         Kind::Offsets => one_target(args, Request::Offsets),
         Kind::Segments => one_target(args, Request::Segments),
         Kind::At => at(args),
@@ -131,7 +137,7 @@ pub(super) fn command<'a>(verb: &'static Verb, rest: &'a [u8]) -> Result<Command
     }
 }
 
-fn broker(request: Request<'_>) -> Command<'_> {
+pub(super) fn broker(request: Request<'_>) -> Command<'_> {
     Command::Broker(request, Remember::default())
 }
 
@@ -139,7 +145,7 @@ fn own<'a>(own: Own) -> Command<'a> {
     Command::Own(own, Then::GoOn)
 }
 
-fn alone<'a>(args: Args<'a>, command: Command<'a>) -> Result<Command<'a>, ApiError> {
+pub(super) fn alone<'a>(args: Args<'a>, command: Command<'a>) -> Result<Command<'a>, ApiError> {
     args.end()?;
     Ok(command)
 }
@@ -348,7 +354,7 @@ fn milliseconds(value: &[u8]) -> Result<Duration, ApiError> {
     number("wait", value, 0).map(Duration::from_millis)
 }
 
-fn form(value: &[u8]) -> Result<Form, ApiError> {
+pub(super) fn form(value: &[u8]) -> Result<Form, ApiError> {
     check_clean(value)?;
     Form::of(value).ok_or_else(|| bad(format!("as '{}' is not tsv, json or value", quoted(value))))
 }

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::api::{
-    ApiError, ConfigSource, Explanation, PartitionHealth, PartitionInfo, RecordState, Response,
-    SegmentInfo, TailEvent, TopicInfo,
+    ApiError, CommitAnswer, CommittedInfo, ConfigSource, Explanation, PartitionHealth,
+    PartitionInfo, RecordState, Response, SegmentInfo, TailEvent, TopicInfo,
 };
 use crate::json::integer;
 use crate::outbox::Outbox;
@@ -96,7 +96,7 @@ pub(super) fn write_response(response: &Response, remember: &Remember, out: &mut
                 out.push_file(range.clone());
             }
         }
-        Response::Tailing(None) | Response::Done => ok(&[], tail),
+        Response::Tailing(None) | Response::Consuming | Response::Done => ok(&[], tail),
         Response::Tailing(Some(offset)) => ok(&[(*offset).into()], tail),
         Response::Trimmed { earliest, latest } => {
             ok(&[(*earliest).into(), (*latest).into()], tail);
@@ -117,6 +117,12 @@ pub(super) fn write_response(response: &Response, remember: &Remember, out: &mut
             partitions,
         } => write_described(configs, partitions, tail),
         Response::Segments(segments) => list(segments, tail, write_segment),
+        Response::Committed(rows) => list(rows, tail, write_committed),
+        Response::Groups(groups) => list(groups, tail, |group, out| {
+            field(Some(&group.group), out);
+            out.push(b'\t');
+            row(&[group.members.into(), group.topics.into()], out);
+        }),
         Response::Stats(stats) => list(stats, tail, |(name, value), out| {
             out.extend_from_slice(name.as_bytes());
             out.push(b'\t');
@@ -149,14 +155,43 @@ pub(super) fn write_event(event: &TailEvent, remember: &Remember, out: &mut Vec<
             offset,
             next,
         } => {
-            out.extend_from_slice(b"# corrupt");
-            for number in [i64::from(*partition), *offset, *next] {
-                out.push(b' ');
-                integer(number, out);
+            note("corrupt", &[(*partition).into(), *offset, *next], out);
+        }
+        TailEvent::Assigned(partitions) => {
+            out.extend_from_slice(b"# assigned ");
+            for (at, &partition) in partitions.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                integer(partition, out);
             }
-            out.push(b'\n');
+            out.extend_from_slice(if partitions.is_empty() {
+                &b"-\n"[..]
+            } else {
+                b"\n"
+            });
+        }
+        TailEvent::Reset {
+            partition,
+            from,
+            to,
+        } => note("reset", &[(*partition).into(), *from, *to], out),
+        TailEvent::Inflight(count) => {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            note("inflight", &[count], out);
         }
     }
+}
+
+/// A line among the records that is none.
+fn note(word: &str, numbers: &[i64], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"# ");
+    out.extend_from_slice(word.as_bytes());
+    for &number in numbers {
+        out.push(b' ');
+        integer(number, out);
+    }
+    out.push(b'\n');
 }
 
 fn write_records(form: Form, partition: u32, records: &Records, ends: [i64; 2], out: &mut Vec<u8>) {
@@ -177,6 +212,31 @@ fn write_records(form: Form, partition: u32, records: &Records, ends: [i64; 2], 
     for record in records.iter() {
         form.line(partition, false, &record, out);
     }
+}
+
+fn write_committed(info: &CommittedInfo, out: &mut Vec<u8>) {
+    let committed = info.committed.unwrap_or(-1);
+    row(
+        &[
+            info.partition.into(),
+            committed.into(),
+            info.latest.into(),
+            info.lag.into(),
+        ],
+        out,
+    );
+    out.pop();
+    out.push(b'\t');
+    field(Some(info.owner.as_deref().unwrap_or("-").as_bytes()), out);
+    out.push(b'\n');
+}
+
+/// The good answer to an ACK or COMMIT.
+pub(super) fn write_commit(answer: CommitAnswer, out: &mut Vec<u8>) {
+    out.extend_from_slice(match answer {
+        CommitAnswer::Done => b"OK\n",
+        CommitAnswer::Held => b"OK held\n",
+    });
 }
 
 fn write_topic(topic: &TopicInfo, out: &mut Vec<u8>) {
