@@ -67,7 +67,8 @@ impl Server {
         Self::start_command(command, data_dir)
     }
 
-    fn start_command(mut command: Command, data_dir: &Path) -> Self {
+    /// Starts what the command says, with the address and the directory behind it.
+    pub fn start_command(mut command: Command, data_dir: &Path) -> Self {
         let log = data_dir.with_extension("stderr");
         let mut child = command
             .args(["--listen", "127.0.0.1:0", "--data-dir"])
