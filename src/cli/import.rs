@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +33,8 @@ const SEND_BYTES: usize = 64 * 1024;
 /// Bring a flat version-1 log file into a topic.
 ///
 /// Offsets are given anew; keys, values and timestamps are kept. Where the file is damaged, what comes before is imported, the
-/// place is reported, and the exit code is 1.
+/// place is reported, and the exit code is 1. Where a record is refused, nothing more is sent, and the report says which records were
+/// stored: through a broker, some that were on their way behind it may be.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
@@ -101,14 +103,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     progress.clear();
     let finished = sink.finish();
-    let count = sink.stored();
-    report(args, count, damage, done.and(finished))
+    report(args, sink.stored(), damage, done.and(finished))
 }
 
 /// Says how it went.
 fn report(
     args: &Args,
-    count: u64,
+    stored: &Stored,
     damage: Option<(u64, DecodeError)>,
     done: Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
@@ -116,9 +117,10 @@ fn report(
     if let Err(failure) = done {
         let (Failure::Usage(words) | Failure::Failed(words)) = failure;
         return Err(Failure::Failed(format!(
-            "{words}; {count} records of {file} were imported"
+            "{words}; of {file} were imported: {stored}"
         )));
     }
+    let count = stored.count;
     if let Some((position, error)) = damage {
         let reason = match error {
             DecodeError::Incomplete(_) => "a record is cut short".to_owned(),
@@ -161,6 +163,50 @@ fn parse_target(target: &str) -> Result<(&str, Option<u32>), Failure> {
     Ok((topic, partition))
 }
 
+/// Which records of the file are known to be stored, counted from 1.
+#[derive(Debug, Default)]
+struct Stored {
+    count: u64,
+    /// Those whose fate is known.
+    decided: u64,
+    /// First and last of each stretch, rising.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Stored {
+    /// Notes what became of so many records more.
+    fn note(&mut self, records: u64, are_stored: bool) {
+        let first = self.decided + 1;
+        self.decided += records;
+        if !are_stored || records == 0 {
+            return;
+        }
+        self.count += records;
+        match self.ranges.last_mut() {
+            Some((_, last)) if *last + 1 == first => *last = self.decided,
+            Some(_) | None => self.ranges.push((first, self.decided)),
+        }
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ranges.is_empty() {
+            return f.write_str("no records");
+        }
+        write!(f, "{} records, ", self.count)?;
+        for (at, (first, last)) in self.ranges.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first} to {last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Where records go.
 trait Sink {
     /// Takes a record; it may be stored later.
@@ -168,7 +214,7 @@ trait Sink {
     /// Waits until everything is stored.
     fn finish(&mut self) -> Result<(), Failure>;
     /// Records that are stored.
-    fn stored(&self) -> u64;
+    fn stored(&self) -> &Stored;
 }
 
 /// A data directory, with a broker of our own on it.
@@ -179,7 +225,7 @@ struct Offline<'t> {
     partition: Option<u32>,
     undecided: Vec<Run>,
     undecided_bytes: usize,
-    stored: u64,
+    stored: Stored,
 }
 
 impl<'t> Offline<'t> {
@@ -201,7 +247,7 @@ impl<'t> Offline<'t> {
             partition,
             undecided: Vec::new(),
             undecided_bytes: 0,
-            stored: 0,
+            stored: Stored::default(),
         })
     }
 
@@ -210,15 +256,16 @@ impl<'t> Offline<'t> {
         let mut result = Ok(());
         for run in self.undecided.drain(..) {
             let verdict = self.broker.verdict(&run);
-            if run.first_offset < verdict.good_below {
-                self.stored += u64::from(run.count);
-            } else if result.is_ok() {
+            let is_good = run.first_offset < verdict.good_below;
+            self.stored.note(run.count.into(), is_good);
+            if !is_good && result.is_ok() {
                 let words = verdict
                     .error
                     .as_ref()
                     .map_or_else(String::new, ToString::to_string);
                 result = Err(Failure::Failed(format!(
-                    "a record could not be stored: {words}"
+                    "record {} could not be stored: {words}",
+                    self.stored.decided
                 )));
             }
         }
@@ -247,8 +294,9 @@ impl Sink for Offline<'_> {
             headers,
         };
         let run = self.broker.append(target, &payload, self.clock.now());
+        let number = self.stored.decided + self.undecided.len() as u64 + 1;
         self.undecided
-            .push(run.map_err(|e| Failure::Failed(format!("a record was refused: {e}")))?);
+            .push(run.map_err(|e| Failure::Failed(format!("record {number} was refused: {e}")))?);
         self.undecided_bytes += record.payload_bytes();
         if self.undecided.len() as u64 >= BATCH_RECORDS || self.undecided_bytes >= BATCH_BYTES {
             self.decide()?;
@@ -262,8 +310,8 @@ impl Sink for Offline<'_> {
         decided.and(closed)
     }
 
-    fn stored(&self) -> u64 {
-        self.stored
+    fn stored(&self) -> &Stored {
+        &self.stored
     }
 }
 
@@ -274,7 +322,7 @@ struct Online<'t> {
     /// Requests that are not sent yet.
     requests: Vec<u8>,
     in_flight: u64,
-    stored: u64,
+    stored: Stored,
 }
 
 impl<'t> Online<'t> {
@@ -285,24 +333,44 @@ impl<'t> Online<'t> {
             target,
             requests: Vec::new(),
             in_flight: 0,
-            stored: 0,
+            stored: Stored::default(),
         })
     }
 
-    /// Sends what is there, and reads replies until so many requests are on the way.
+    /// Sends what is there, and reads replies until so many requests are on the way; all of them, once one was refused: those on the way behind
+    /// it may be stored, and nothing is sent any more.
     fn settle(&mut self, in_flight_max: u64) -> Result<(), Failure> {
-        self.client.send(&self.requests)?;
+        let requests = std::mem::take(&mut self.requests);
+        self.client
+            .send(&requests)
+            .map_err(|lost| self.unanswered(lost))?;
+        self.requests = requests;
         self.requests.clear();
-        while self.in_flight > in_flight_max {
-            let reply = self.client.line()?;
+        let mut refusal = None;
+        while self.in_flight > if refusal.is_none() { in_flight_max } else { 0 } {
+            let reply = self.client.line().map_err(|lost| self.unanswered(lost))?;
             self.in_flight -= 1;
-            if !reply.starts_with(b"OK") {
-                let words = String::from_utf8_lossy(&reply).into_owned();
-                return Err(Failure::Failed(format!("a record was refused: {words}")));
+            let is_stored = reply.starts_with(b"OK");
+            self.stored.note(1, is_stored);
+            if !is_stored {
+                let words = String::from_utf8_lossy(&reply);
+                let record = self.stored.decided;
+                refusal.get_or_insert_with(|| {
+                    Failure::Failed(format!("record {record} was refused: {words}"))
+                });
             }
-            self.stored += 1;
         }
-        Ok(())
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// What a lost connection leaves open.
+    fn unanswered(&self, failure: Failure) -> Failure {
+        let (Failure::Usage(words) | Failure::Failed(words)) = failure;
+        let first = self.stored.decided + 1;
+        let last = self.stored.decided + self.in_flight;
+        Failure::Failed(format!(
+            "{words}; whether records {first} to {last} arrived is not known"
+        ))
     }
 }
 
@@ -331,11 +399,14 @@ impl Sink for Online<'_> {
     }
 
     fn finish(&mut self) -> Result<(), Failure> {
+        if self.in_flight == 0 {
+            return Ok(());
+        }
         self.settle(0)
     }
 
-    fn stored(&self) -> u64 {
-        self.stored
+    fn stored(&self) -> &Stored {
+        &self.stored
     }
 }
 

@@ -62,6 +62,81 @@ fn import_keeps_keys_values_and_timestamps() {
 }
 
 #[test]
+fn import_says_exactly_what_it_stored_where_a_record_is_refused() {
+    let dir = Dir::new();
+    let server = Server::start(&dir.data, &[]);
+    let address = server.address.to_string();
+    let original = "tests/data/original-v1.log";
+    // Of its records only one has more bytes, the 107th.
+    let config = "retention.ms=-1 max.message.bytes=20000";
+    assert_eq!(server.client().ask(&format!("CREATE t {config}")), "OK");
+    let (code, out, err) = tool(&["import", original, "t", "--connect", &address]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(
+        err.starts_with("mini-broker: record 107 was refused: ERR MESSAGE_TOO_LARGE ")
+            && err.ends_with(&format!(
+                "; of {original} were imported: 107 records, 1 to 106, 108\n"
+            )),
+        "{err}"
+    );
+    assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t107"]);
+
+    // So many that a window of them is on the way when the first is refused: nothing is sent after that.
+    let flat = dir.data.with_extension("flat");
+    let bytes = fs::read(original).unwrap();
+    fs::write(&flat, bytes.repeat(200)).unwrap();
+    let (code, _, err) = tool(&["import", str(&flat), "t", "--connect", &address]);
+    assert_eq!(code, 1);
+    assert!(err.contains("record 107 was refused"), "{err}");
+    let (_, listed) = err.split_once("were imported: ").unwrap();
+    let count: u64 = listed.split(' ').next().unwrap().parse().unwrap();
+    assert!(count < 10_000, "{err}");
+    let ranges = listed.trim_end().split(", ").skip(1).map(|range| {
+        let (first, last) = range.split_once(" to ").unwrap_or((range, range));
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        number(last) - number(first) + 1
+    });
+    assert_eq!(ranges.sum::<u64>(), count, "{err}");
+    let latest = 107 + count;
+    assert_eq!(
+        server.client().list("OFFSETS t").1,
+        [format!("0\t0\t{latest}")]
+    );
+
+    assert_eq!(server.stop().code(), Some(0));
+    let (code, _, err) = tool(&["import", original, "t", "--data-dir", str(&dir.data)]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("record 107 was refused: ")
+            && err.ends_with("were imported: 106 records, 1 to 106\n"),
+        "{err}"
+    );
+}
+
+#[test]
+fn import_says_what_is_not_known_where_the_broker_goes_away() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let broker = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut first = [0; 7];
+        std::io::Read::read_exact(&mut stream, &mut first).unwrap();
+        std::io::Write::write_all(&mut stream, b"OK 0 0\nOK 0 1\n").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    });
+    let original = "tests/data/original-v1.log";
+    let (code, _, err) = tool(&["import", original, "t", "--connect", &address]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("closed the connection; whether records 3 to 108 arrived is not known; of ")
+            && err.ends_with("were imported: 2 records, 1 to 2\n"),
+        "{err}"
+    );
+    broker.join().unwrap();
+}
+
+#[test]
 fn import_takes_what_comes_before_damage_and_names_the_place() {
     let dir = Dir::new();
     let flat = dir.data.with_extension("flat");
