@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use crate::fs::{Fs, read_file};
-use crate::storage::data_dir::{FORMAT, is_topic_name, parse_partition_dir, partition_dir_name};
+use crate::fs::Fs;
+use crate::storage::data_dir::{
+    FORMAT, Found, Offsets, PropertiesFault, is_topic_name, parse_partition_dir, parse_properties,
+    partition_dir_name, read_checkpoint, read_text,
+};
 use crate::storage::names::{FileKind, file_kind, segment_file};
 
 use super::Error;
 use super::rows::RowFault;
 use super::segment::{Damage, Event, Segment, Summary, bases};
-
-/// The largest text file that is read.
-const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// Something that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +75,14 @@ struct Topic {
     is_deleted: bool,
 }
 
+/// What became of reading one.
+enum TopicText {
+    /// It is not there, or not any more.
+    Gone,
+    Found(Topic),
+    Damaged,
+}
+
 /// A check in progress.
 struct Check<'c, F: Fs> {
     fs: &'c F,
@@ -82,7 +90,7 @@ struct Check<'c, F: Fs> {
     pause: &'c dyn Fn(),
     sink: &'c mut dyn FnMut(&Finding) -> Result<(), Error>,
     totals: Totals,
-    recovery_points: BTreeMap<(String, u32), i64>,
+    recovery_points: Offsets,
     topics: BTreeMap<String, Topic>,
 }
 
@@ -103,7 +111,7 @@ pub fn check<F: Fs>(
         pause,
         sink,
         totals: Totals::default(),
-        recovery_points: BTreeMap::new(),
+        recovery_points: Offsets::new(),
         topics: BTreeMap::new(),
     };
     check.properties()?;
@@ -129,65 +137,48 @@ impl<F: Fs> Check<'_, F> {
         })
     }
 
-    /// The text of a file; `Ok(None)` where there is none, or none that can be read as text (which is then said).
-    fn text(&mut self, name: &str) -> Result<Option<String>, Error> {
-        let path = self.root.join(name);
-        match read_file(self.fs, &path, TEXT_BYTES_MAX).map(String::from_utf8) {
-            Ok(Ok(text)) => Ok(Some(text)),
-            Ok(Err(_)) => {
-                self.found(None, name, What::File("it is not text".to_owned()))?;
-                Ok(None)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::read(&path)(error)),
-        }
-    }
-
     fn properties(&mut self) -> Result<(), Error> {
+        const NAME: &str = "broker.properties";
         let entries = self
             .fs
             .read_dir(self.root)
             .map_err(Error::read(self.root))?;
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        if !has("broker.properties") && !has("topics") {
+        if !has(NAME) && !has("topics") {
             return Err(Error::Unfit(format!(
                 "{} is no data directory: there is no broker.properties in it; \
                  name the directory that the broker was started with (--data-dir)",
                 self.root.display()
             )));
         }
-        let Some(text) = self.text("broker.properties")? else {
-            let what = "it is missing or unreadable; the next start makes it anew".to_owned();
-            return self.found(None, "broker.properties", What::File(what));
-        };
-        match value(&text, "format").and_then(|format| format.parse::<u32>().ok()) {
-            Some(FORMAT) => Ok(()),
-            Some(format) if format > FORMAT => Err(Error::Unfit(format!(
-                "{} has format {format}, this program knows format {FORMAT}: use the newer one that made it",
-                self.root.display()
-            ))),
-            _ => {
-                let what = format!("it has no line format={FORMAT}");
-                self.found(None, "broker.properties", What::File(what))
+        let path = self.root.join(NAME);
+        let what = match read_text(self.fs, &path) {
+            Ok(Some(text)) => match parse_properties(&text) {
+                Ok(_) => return Ok(()),
+                Err(PropertiesFault::OtherFormat(format)) if format > FORMAT => {
+                    return Err(Error::Unfit(format!(
+                        "{} has format {format}, this program knows format {FORMAT}: use the newer one that made it",
+                        self.root.display()
+                    )));
+                }
+                Err(fault) => fault.to_string(),
+            },
+            Ok(None) => "it is missing or empty; the next start makes it anew".to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                format!("{error}; restore it, or no broker starts")
             }
-        }
+            Err(error) => return Err(Error::read(&path)(error)),
+        };
+        self.found(None, NAME, What::File(what))
     }
 
     fn recovery_points(&mut self) -> Result<(), Error> {
         for name in ["recovery-point", "log-start-offset"] {
-            let Some(text) = self.text(name)? else {
-                continue;
-            };
-            match text
-                .lines()
-                .map(table_line)
-                .collect::<Option<BTreeMap<_, _>>>()
-            {
-                Some(table) if name == "recovery-point" => self.recovery_points = table,
-                Some(_) => {}
-                None => {
-                    let what = "a line is not <topic> <partition> <offset>; all of it counts as 0"
-                        .to_owned();
+            match read_checkpoint(self.fs, &self.root.join(name)) {
+                Ok(offsets) if name == "recovery-point" => self.recovery_points = offsets,
+                Ok(_) => {}
+                Err(words) => {
+                    let what = format!("{words}; all of it counts as 0");
                     self.found(None, name, What::File(what))?;
                 }
             }
@@ -209,18 +200,32 @@ impl<F: Fs> Check<'_, F> {
             .collect();
         names.sort_unstable();
         for name in names {
-            let file = format!("topics/{name}");
-            let Some(text) = self.text(&file)? else {
-                continue;
-            };
-            if let Some(topic) = Topic::parse(&text) {
-                self.topics.insert(name, topic);
-            } else {
-                let what = "it has no line partitions=<n>; the topic is not served".to_owned();
-                self.found(Some((&name, None)), &file, What::File(what))?;
+            match self.topic(&name)? {
+                TopicText::Gone => {}
+                TopicText::Found(topic) => {
+                    self.topics.insert(name, topic);
+                }
+                TopicText::Damaged => {
+                    let what = "it has no line partitions=<n>; the topic is not served".to_owned();
+                    let file = format!("topics/{name}");
+                    self.found(Some((&name, None)), &file, What::File(what))?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Reads a topic's file.
+    fn topic(&self, name: &str) -> Result<TopicText, Error> {
+        let path = self.root.join("topics").join(name);
+        match read_text(self.fs, &path) {
+            Ok(text) => Ok(text
+                .and_then(|text| Found::parse(name, &text))
+                .map_or(TopicText::Damaged, |found| TopicText::Found(found.into()))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(TopicText::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(TopicText::Gone),
+            Err(error) => Err(Error::read(&path)(error)),
+        }
     }
 
     fn partitions(&mut self) -> Result<(), Error> {
@@ -255,7 +260,8 @@ impl<F: Fs> Check<'_, F> {
         let dir = self.root.join(&name);
         let recovery_point = self
             .recovery_points
-            .get(&(topic.to_owned(), partition))
+            .get(topic)
+            .and_then(|partitions| partitions.get(&partition))
             .copied();
         let bases = match bases(self.fs, &dir) {
             Ok(bases) => bases,
@@ -271,6 +277,9 @@ impl<F: Fs> Check<'_, F> {
             Err(error) => return Err(Error::read(&dir)(error)),
         };
         self.totals.partitions += 1;
+        if bases.is_empty() {
+            return self.emptied(topic, partition, recovery_point.unwrap_or(0));
+        }
         let marks = Marks::of(self.fs, &dir)?;
         let mut may_have_gaps = marks.was_cleaned || self.may_have_gaps(topic);
         let mut lost = Vec::new();
@@ -316,6 +325,18 @@ impl<F: Fs> Check<'_, F> {
         Ok(())
     }
 
+    /// A partition without a segment: a start goes on at its recovery point, and what was below it is gone.
+    fn emptied(&mut self, topic: &str, partition: u32, recovery_point: i64) -> Result<(), Error> {
+        if recovery_point == 0 || self.is_being_deleted(topic)? {
+            return Ok(());
+        }
+        let what = format!(
+            "no segment is left of it, and with them the records below offset {recovery_point} are gone"
+        );
+        let name = partition_dir_name(topic, partition);
+        self.found(Some((topic, Some(partition))), &name, What::File(what))
+    }
+
     /// Whether missing offsets are no loss: compaction removes records.
     fn may_have_gaps(&self, topic: &str) -> bool {
         self.topics
@@ -324,14 +345,11 @@ impl<F: Fs> Check<'_, F> {
     }
 
     fn is_being_deleted(&self, topic: &str) -> Result<bool, Error> {
-        let path = self.root.join("topics").join(topic);
-        match read_file(self.fs, &path, TEXT_BYTES_MAX) {
-            Ok(bytes) => {
-                Ok(Topic::parse(&String::from_utf8_lossy(&bytes)).is_some_and(|t| t.is_deleted))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(Error::read(&path)(error)),
-        }
+        Ok(match self.topic(topic)? {
+            TopicText::Gone => true,
+            TopicText::Found(topic) => topic.is_deleted,
+            TopicText::Damaged => false,
+        })
     }
 
     /// Checks a segment; `None` where it has gone since the directory was read.
@@ -433,40 +451,26 @@ impl Marks {
     }
 }
 
-impl Topic {
-    fn parse(text: &str) -> Option<Self> {
-        let is_deleted = value(text, "deleted") == Some("true");
-        let partitions = value(text, "partitions").and_then(|text| text.parse().ok());
-        let is_compacted =
-            value(text, "cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        match partitions {
-            Some(partitions) if partitions > 0 => Some(Self {
-                partitions,
-                is_compacted,
-                is_deleted,
-            }),
-            _ => is_deleted.then_some(Self {
-                partitions: 0,
-                is_compacted,
-                is_deleted,
-            }),
+impl From<Found> for Topic {
+    fn from(found: Found) -> Self {
+        match found {
+            Found::Topic(file) => Self {
+                partitions: file.partitions,
+                is_compacted: file
+                    .configs
+                    .iter()
+                    .any(|(name, policy)| name == "cleanup.policy" && policy.contains("compact")),
+                is_deleted: false,
+            },
+            Found::Deleted(_, partitions) => Self {
+                partitions: partitions.unwrap_or(0),
+                is_compacted: false,
+                is_deleted: true,
+            },
         }
     }
 }
 
-/// The value of the line `name=value`.
-fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-}
-
-/// A line `<topic> <partition> <offset>`.
-fn table_line(line: &str) -> Option<((String, u32), i64)> {
-    let mut fields = line.split(' ');
-    let (topic, partition, offset) = (fields.next()?, fields.next()?, fields.next()?);
-    let entry = (
-        (topic.to_owned(), partition.parse().ok()?),
-        offset.parse().ok()?,
-    );
-    (fields.next().is_none() && is_topic_name(topic)).then_some(entry)
-}
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;

@@ -273,6 +273,14 @@ impl Segment {
         match fs.open(&path, OpenMode::Read).and_then(|file| read(&file)) {
             Ok(rows) => Ok(Some(rows)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(Some(Rows {
+                rows: Vec::new(),
+                faults: vec![RowFault {
+                    row: 0,
+                    what: "it is a directory; the next start renames it and makes the index anew"
+                        .to_owned(),
+                }],
+            })),
             Err(error) => Err(Error::read(&path)(error)),
         }
     }

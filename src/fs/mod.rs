@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reading at a position, without a cursor: the part of a file that may outlive the engine's interest in it.
 pub trait ReadAt: Debug {
@@ -228,6 +228,32 @@ pub trait Fs: Clone + Debug + 'static {
     /// # Errors
     /// What the system says.
     fn free_bytes(&self, path: &Path) -> io::Result<u64>;
+}
+
+/// Renames a directory that has the name of a file of ours, and says so in the log: to that name with `.directory` behind it, and a number where that
+/// is taken. It is never removed, whatever is in it.
+///
+/// # Errors
+/// What the system says.
+pub fn move_directory_aside<F: Fs>(fs: &F, path: &Path) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".directory");
+    let mut free = PathBuf::from(&aside);
+    for number in 1_u32.. {
+        if !fs.exists(&free)? {
+            break;
+        }
+        let mut numbered = aside.clone();
+        numbered.push(format!(".{number}"));
+        free = numbered.into();
+    }
+    fs.rename(path, &free)?;
+    log::warn!(
+        "{} is a directory, where the broker has a file: it is now {}",
+        path.display(),
+        free.display()
+    );
+    Ok(())
 }
 
 /// Reads a whole file of at most `max_bytes` bytes; a larger one is an `InvalidData` error.

@@ -14,6 +14,7 @@
 mod checkpoints;
 mod topic_files;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,12 +22,12 @@ use std::rc::Rc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::fs::{Fs, OpenMode, read_file};
+use crate::fs::{Fs, OpenMode, move_directory_aside, read_file};
 
 use super::Error;
 
-pub use checkpoints::Checkpoints;
-pub use topic_files::{CreateError, Deletion, Loaded, TopicFile, topics_of};
+pub use checkpoints::{Checkpoints, Offsets, read_checkpoint};
+pub use topic_files::{CreateError, Deletion, Found, Loaded, TopicFile, topics_of};
 
 /// The only format that this program reads and writes.
 pub const FORMAT: u32 = 1;
@@ -115,6 +116,7 @@ impl<F: Fs> DataDir<F> {
     /// # Errors
     /// What the system says.
     pub fn begin(&mut self) -> Result<bool, Error> {
+        self.move_directories_aside()?;
         let marker = self.root.join(CLEAN_SHUTDOWN);
         let is_clean = self
             .fs
@@ -158,6 +160,29 @@ impl<F: Fs> DataDir<F> {
             self.sync_root()?;
         }
         Ok(is_clean)
+    }
+
+    /// A directory that has the name of a text file would be in the way of every one that is written.
+    fn move_directories_aside(&self) -> Result<(), Error> {
+        const NAMES: [&str; 5] = [
+            CLEAN_SHUTDOWN,
+            checkpoints::RECOVERY_POINT,
+            checkpoints::LOG_START,
+            checkpoints::SPARE,
+            checkpoints::TMP,
+        ];
+        let read = self.fs.read_dir(&self.root);
+        for entry in read.map_err(Error::io("read", &self.root))? {
+            let is_ours = entry
+                .name
+                .to_str()
+                .is_some_and(|name| NAMES.contains(&name));
+            if entry.is_dir && is_ours {
+                let path = self.root.join(&entry.name);
+                move_directory_aside(&self.fs, &path).map_err(Error::io("rename", &path))?;
+            }
+        }
+        Ok(())
     }
 
     /// The checkpoints, which the logs share.
@@ -269,11 +294,11 @@ pub fn is_topic_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// Reads a text file; `None` where it is missing or empty.
+/// Reads a text file of the data directory; `None` where it is missing or empty.
 ///
 /// # Errors
 /// What the system says; `InvalidData` where it is no UTF-8 or larger than any of ours.
-fn read_text<F: Fs>(fs: &F, path: &Path) -> io::Result<Option<String>> {
+pub fn read_text<F: Fs>(fs: &F, path: &Path) -> io::Result<Option<String>> {
     let bytes = match read_file(fs, path, TEXT_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -291,38 +316,67 @@ fn properties(text: &str) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|line| line.split_once('='))
 }
 
+/// Why broker.properties is not to be gone by. Displayed, it says what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PropertiesFault {
+    /// It was written by another version.
+    OtherFormat(u32),
+    /// It names no format.
+    NoFormat,
+    /// `broker.id` is no number.
+    BrokerId,
+}
+
+impl fmt::Display for PropertiesFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherFormat(format) => write!(
+                f,
+                "it says format={format}, and this mini-broker knows only format={FORMAT}; start the version that wrote it, or give another --data-dir"
+            ),
+            Self::NoFormat => write!(
+                f,
+                "it has no line format={FORMAT}; is this the data directory of a mini-broker? If so, restore the file, else give another --data-dir"
+            ),
+            Self::BrokerId => f.write_str("broker.id is no number; restore the file"),
+        }
+    }
+}
+
+/// Reads the text of broker.properties, for the broker and for whoever checks it.
+///
+/// # Errors
+/// Why it is not to be gone by.
+pub fn parse_properties(text: &str) -> Result<Identity, PropertiesFault> {
+    let value = |name: &str| {
+        properties(text)
+            .find(|(n, _)| n.trim() == name)
+            .map(|(_, value)| value.trim())
+    };
+    match value("format").map(str::parse::<u32>) {
+        Some(Ok(FORMAT)) => {}
+        Some(Ok(format)) => return Err(PropertiesFault::OtherFormat(format)),
+        Some(Err(_)) | None => return Err(PropertiesFault::NoFormat),
+    }
+    Ok(Identity {
+        broker_id: value("broker.id")
+            .map_or(Ok(0), str::parse)
+            .map_err(|_| PropertiesFault::BrokerId)?,
+        cluster_id: value("cluster.id").unwrap_or_default().to_owned(),
+    })
+}
+
 fn read_identity<F: Fs>(fs: &F, path: &Path) -> Result<Option<Identity>, Error> {
     let Some(text) = read_text(fs, path).map_err(Error::io("read", path))? else {
         return Ok(None);
     };
-    let value = |name: &str| {
-        properties(&text)
-            .find(|(n, _)| n.trim() == name)
-            .map(|(_, value)| value.trim())
+    let refused = |fault: PropertiesFault| {
+        Error::io("check", path)(io::Error::new(
+            io::ErrorKind::InvalidData,
+            fault.to_string(),
+        ))
     };
-    let refused =
-        |words: String| Error::io("check", path)(io::Error::new(io::ErrorKind::InvalidData, words));
-    match value("format").map(str::parse::<u32>) {
-        Some(Ok(FORMAT)) => {}
-        Some(Ok(format)) => {
-            return Err(refused(format!(
-                "it says format={format}, and this mini-broker knows only format={FORMAT}; start the version that wrote it, or give another --data-dir"
-            )));
-        }
-        Some(Err(_)) | None => {
-            return Err(refused(format!(
-                "it has no line format={FORMAT}; is this the data directory of a mini-broker? If so, restore the file, else give another --data-dir"
-            )));
-        }
-    }
-    let broker_id = value("broker.id")
-        .map_or(Ok(0), str::parse)
-        .map_err(|_| refused("broker.id is no number; restore the file".to_owned()))?;
-    let cluster_id = value("cluster.id").unwrap_or_default().to_owned();
-    Ok(Some(Identity {
-        broker_id,
-        cluster_id,
-    }))
+    parse_properties(&text).map(Some).map_err(refused)
 }
 
 fn new_cluster_id() -> Result<String, Error> {

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::fs::DirEntry;
+
 /// Digits of a base offset in a file name.
 const DIGITS: usize = 20;
 
@@ -79,6 +81,13 @@ pub fn file_kind(name: &str) -> FileKind {
             }
         }
     }
+}
+
+/// What an entry of a partition's directory is: a directory is none of ours, whatever its name.
+#[must_use]
+pub fn entry_kind(entry: &DirEntry) -> FileKind {
+    let name = entry.name.to_str().filter(|_| !entry.is_dir);
+    name.map_or(FileKind::Unknown, file_kind)
 }
 
 /// The name of the text file that says how far compaction has come.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::api::CrcMode;
-use crate::fs::{DirEntry, File, Fs, OpenMode};
+use crate::fs::{DirEntry, File, Fs, OpenMode, move_directory_aside};
 
 use super::LogConfig;
 use super::active::{Active, Extent};
@@ -22,7 +22,7 @@ use super::context::LogContext;
 use super::floor_map::{FloorMap, Sealed};
 use super::lent::Lent;
 use super::log::{Log, Mark};
-use super::names::{FileKind, file_kind, segment_file};
+use super::names::{FileKind, entry_kind, file_kind, segment_file};
 use super::rebuild::SCAN_CHUNK_BYTES;
 use super::scan::{Scan, Scanned};
 use super::sealed::{SealedFiles, SealedName};
@@ -119,12 +119,10 @@ impl<F: Fs> Opening<'_, F> {
         let mut listing = Listing::default();
         let mut indexes = Vec::new();
         let mut entries = fs.read_dir(&self.dir)?;
-        let is_manifest = |entry: &DirEntry| {
-            matches!(
-                file_kind(&entry.name.to_string_lossy()),
-                FileKind::Replace(_)
-            )
-        };
+        if self.move_directories_aside(&entries)? {
+            entries = fs.read_dir(&self.dir)?;
+        }
+        let is_manifest = |entry: &DirEntry| matches!(entry_kind(entry), FileKind::Replace(_));
         if entries.iter().any(is_manifest) {
             replace::finish_all(fs, &self.dir)
                 .map_err(|error| io::Error::other(error.to_string()))?;
@@ -133,8 +131,8 @@ impl<F: Fs> Opening<'_, F> {
         let has_manifest = entries.iter().any(is_manifest);
         for entry in entries {
             let name = entry.name.to_string_lossy().into_owned();
-            match file_kind(&name) {
-                FileKind::Log(base) if !entry.is_dir => {
+            match entry_kind(&entry) {
+                FileKind::Log(base) => {
                     listing.logs.insert(base, entry.len);
                 }
                 FileKind::Index(base) | FileKind::TimeIndex(base) => indexes.push((base, name)),
@@ -156,7 +154,7 @@ impl<F: Fs> Opening<'_, F> {
                     );
                     fs.remove_file(&self.dir.join(name))?;
                 }
-                FileKind::Log(_) | FileKind::Unknown => {
+                FileKind::Unknown => {
                     log::warn!(
                         "{} is not the broker's; left alone",
                         self.dir.join(name).display()
@@ -174,6 +172,27 @@ impl<F: Fs> Opening<'_, F> {
             }
         }
         Ok(listing)
+    }
+
+    /// Takes directories away that have the names of indexes and of other files that are made anew; returns whether there were some.
+    fn move_directories_aside(&self, entries: &[DirEntry]) -> io::Result<bool> {
+        let mut were_some = false;
+        for entry in entries.iter().filter(|entry| entry.is_dir) {
+            match file_kind(&entry.name.to_string_lossy()) {
+                FileKind::Index(_)
+                | FileKind::TimeIndex(_)
+                | FileKind::AppendTimes
+                | FileKind::Cleaned
+                | FileKind::Replace(_)
+                | FileKind::Leftover => {
+                    move_directory_aside(&self.context.fs, &self.dir.join(&entry.name))?;
+                    were_some = true;
+                }
+                FileKind::Log(_) | FileKind::Torn(_) | FileKind::Damaged(_) | FileKind::Unknown => {
+                }
+            }
+        }
+        Ok(were_some)
     }
 
     fn open_segments(

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use crate::fs::{File, Fs, OpenMode};
 use crate::storage::Error;
 
-use super::read_text;
+use super::{is_topic_name, read_text};
 
-const RECOVERY_POINT: &str = "recovery-point";
-const LOG_START: &str = "log-start-offset";
-const TMP: &str = "tmp";
-const SPARE: &str = "spare";
+pub(super) const RECOVERY_POINT: &str = "recovery-point";
+pub(super) const LOG_START: &str = "log-start-offset";
+pub(super) const TMP: &str = "tmp";
+pub(super) const SPARE: &str = "spare";
 const SPARE_BYTES: u64 = 64 * 1024;
 
 /// The checkpoint files recovery-point and log-start-offset: in memory, and on the disk when told.
@@ -32,13 +32,13 @@ pub struct Checkpoints<F: Fs> {
 /// One of the files.
 #[derive(Debug, Default)]
 struct Table {
-    offsets: BTreeMap<String, BTreeMap<u32, i64>>,
+    offsets: Offsets,
     /// Whether something moved since it was written.
     is_dirty: bool,
 }
 
 impl<F: Fs> Checkpoints<F> {
-    /// Reads both files; one that is missing, empty or cannot be read counts as 0 everywhere and is logged.
+    /// Reads both files; one that is missing, empty or cannot be read counts as 0 everywhere; the last is logged.
     #[must_use]
     pub fn load(fs: F, root: &Path) -> Self {
         let recovery = RefCell::new(load_table(&fs, &root.join(RECOVERY_POINT)));
@@ -55,6 +55,11 @@ impl<F: Fs> Checkpoints<F> {
     /// The offset below which everything is durable; `None` where the file has no line for the partition (or could not be read).
     pub fn recovery_point(&self, topic: &str, partition: u32) -> Option<i64> {
         self.recovery.borrow().get(topic, partition)
+    }
+
+    /// Whether no partition has a recovery point.
+    pub(super) fn has_no_recovery_point(&self) -> bool {
+        self.recovery.borrow().offsets.is_empty()
     }
 
     /// Moves it in memory, never back. [`Checkpoints::write_recovery_point`] puts it on the disk.
@@ -253,43 +258,54 @@ impl Table {
         }
         text
     }
+}
 
-    /// `None` where any line is not what [`Table::text`] writes, or the last one was cut.
-    fn parse(text: &str) -> Option<Self> {
-        let mut table = Self::default();
-        for line in text.strip_suffix('\n')?.split('\n') {
-            let mut fields = line.split(' ');
-            let (topic, partition, offset) = (fields.next()?, fields.next()?, fields.next()?);
-            let offset: i64 = offset.parse().ok().filter(|&offset| offset >= 0)?;
-            if fields.next().is_some() || topic.is_empty() {
-                return None;
-            }
-            let partitions = table.offsets.entry(topic.to_owned()).or_default();
-            partitions.insert(partition.parse().ok()?, offset);
-        }
-        Some(table)
+/// What recovery-point and log-start-offset say: offsets by topic and partition.
+pub type Offsets = BTreeMap<String, BTreeMap<u32, i64>>;
+
+/// Reads recovery-point or log-start-offset, for the broker and for whoever checks it. One that is missing or empty has no lines.
+///
+/// # Errors
+/// Why it cannot be read; it then counts as 0 everywhere.
+pub fn read_checkpoint<F: Fs>(fs: &F, path: &Path) -> Result<Offsets, String> {
+    let text = read_text(fs, path).map_err(|error| error.to_string())?;
+    text.map_or_else(|| Ok(Offsets::new()), |text| parse(&text))
+}
+
+/// Nothing but what [`Table::text`] writes is understood, with the LF of its last line.
+fn parse(text: &str) -> Result<Offsets, String> {
+    let lines = text
+        .strip_suffix('\n')
+        .ok_or("its last line has no LF: the file was cut")?;
+    let mut offsets = Offsets::new();
+    for (line, number) in lines.split('\n').zip(1..) {
+        let (topic, partition, offset) = parse_line(line)
+            .ok_or_else(|| format!("line {number} is not <topic> <partition> <offset>"))?;
+        let partitions = offsets.entry(topic.to_owned()).or_default();
+        partitions.insert(partition, offset);
     }
+    Ok(offsets)
+}
+
+fn parse_line(line: &str) -> Option<(&str, u32, i64)> {
+    let mut fields = line.split(' ');
+    let (topic, partition, offset) = (fields.next()?, fields.next()?, fields.next()?);
+    let offset = offset.parse().ok().filter(|&offset| offset >= 0)?;
+    let is_line = fields.next().is_none() && is_topic_name(topic);
+    is_line.then_some((topic, partition.parse().ok()?, offset))
 }
 
 fn load_table<F: Fs>(fs: &F, path: &Path) -> Table {
-    let unreadable = |words: &dyn std::fmt::Display| {
+    let offsets = read_checkpoint(fs, path).unwrap_or_else(|words| {
         log::error!(
             "{} cannot be read and counts as 0 everywhere: {words}",
             path.display()
         );
-        Table::default()
-    };
-    match read_text(fs, path) {
-        Ok(Some(text)) => Table::parse(&text)
-            .unwrap_or_else(|| unreadable(&"a line is not <topic> <partition> <offset>")),
-        Ok(None) => {
-            log::info!(
-                "{} is missing or empty and counts as 0 everywhere",
-                path.display()
-            );
-            Table::default()
-        }
-        Err(e) => unreadable(&e),
+        Offsets::new()
+    });
+    Table {
+        offsets,
+        is_dirty: false,
     }
 }
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::fs::{DirEntry, File, Fs, OpenMode};
 use crate::storage::Error;
-use crate::storage::names::{FileKind, file_kind};
+use crate::storage::names::{FileKind, entry_kind};
 
-use super::checkpoints::remove_if_there;
+use super::checkpoints::{LOG_START, RECOVERY_POINT, SPARE, TMP, remove_if_there};
 use super::{DataDir, PARTITIONS_MAX, TOPICS, is_topic_name, parse_partition_dir};
 use super::{partition_dir_name, properties, read_text};
 
@@ -96,6 +96,12 @@ impl<F: Fs> DataDir<F> {
                 }
                 None => loaded.strangers.push(dir.join(&entry.name)),
             }
+        }
+        if !topics.is_empty() && self.checkpoints.has_no_recovery_point() {
+            log::info!(
+                "no recovery point is known: every log in {} is looked at from its start",
+                self.root.display()
+            );
         }
         self.name_strangers(&topics, &mut loaded)?;
         for topic in topics.values() {
@@ -237,7 +243,7 @@ impl<F: Fs> DataDir<F> {
             }
             let dir = self.root.join(&entry.name);
             let ours = self.list(&dir)?.into_iter();
-            let ours = ours.filter(|file| kind(file) != FileKind::Unknown);
+            let ours = ours.filter(|file| entry_kind(file) != FileKind::Unknown);
             deletion.files.extend(ours.map(|file| dir.join(file.name)));
             deletion.dirs.push(dir);
         }
@@ -405,14 +411,14 @@ impl<F: Fs> DataDir<F> {
         }
         let files = self.fs.read_dir(dir).map_err(refused("listing"))?;
         let holds_records = |file: &DirEntry| {
-            file.len > 0 && matches!(kind(file), FileKind::Log(_) | FileKind::Leftover)
+            file.len > 0 && matches!(entry_kind(file), FileKind::Log(_) | FileKind::Leftover)
         };
         if files.iter().any(holds_records) {
             return Err(CreateError::Stranger(dir.to_owned()));
         }
         let is_kept = |file: &DirEntry| {
             matches!(
-                kind(file),
+                entry_kind(file),
                 FileKind::Torn(_) | FileKind::Damaged(_) | FileKind::Unknown
             )
         };
@@ -444,15 +450,18 @@ const OURS: [&str; 8] = [
     super::PROPERTIES,
     super::CLEAN_SHUTDOWN,
     super::TOPICS,
-    "recovery-point",
-    "log-start-offset",
-    "spare",
-    "tmp",
+    RECOVERY_POINT,
+    LOG_START,
+    SPARE,
+    TMP,
 ];
 
-enum Found {
+/// What the text of a topic's file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// There is such a topic.
     Topic(TopicFile),
-    /// Its name, and how many partitions it had.
+    /// It is being deleted: its name, and how many partitions it had.
     Deleted(String, Option<u32>),
 }
 
@@ -486,7 +495,9 @@ pub fn topics_of<F: Fs>(fs: &F, root: &Path) -> Result<Vec<TopicFile>, Error> {
 }
 
 impl Found {
-    fn parse(name: &str, text: &str) -> Option<Self> {
+    /// Reads a topic's file, for the broker and for whoever checks it; `None` where it is damaged.
+    #[must_use]
+    pub fn parse(name: &str, text: &str) -> Option<Self> {
         let mut partitions = None;
         let mut configs = Vec::new();
         for (config, value) in properties(text) {
@@ -516,12 +527,6 @@ impl TopicFile {
         }
         text
     }
-}
-
-/// What a name in a partition's directory says.
-fn kind(file: &DirEntry) -> FileKind {
-    let name = file.name.to_str().filter(|_| !file.is_dir);
-    name.map_or(FileKind::Unknown, file_kind)
 }
 
 impl fmt::Display for CreateError {
