@@ -177,6 +177,122 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
+fn a_healthy_start_misses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("data");
+    for n in 0..3 {
+        let server = Server::start(&data_dir, &[]);
+        assert_eq!(server.client().ask("PUT t x"), format!("OK 0 {n}"));
+        let log = server.log();
+        assert!(log.contains("opened topics="), "{log}");
+        for word in ["missing", "no recovery point", "WARN", "ERROR"] {
+            assert!(!log.contains(word), "{log}");
+        }
+        assert_eq!(server.stop().code(), Some(0));
+    }
+    std::fs::remove_file(data_dir.join("recovery-point")).unwrap();
+    let server = Server::start(&data_dir, &[]);
+    assert!(server.log().contains("no recovery point is known"));
+}
+
+#[test]
+fn a_peer_that_speaks_something_else_is_logged_with_its_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"), &[]);
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        let mut client = server.client();
+        addresses.push(client.stream().local_addr().unwrap().to_string());
+        client.send([0x16, 0x03, 0x01]);
+        assert!(client.rest().starts_with("ERR FRAMING "));
+    }
+    let log = server.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("0x16")).collect();
+    assert_eq!(lines.len(), 1, "no flood: {log}");
+    assert!(
+        lines[0].contains("WARN") && lines[0].contains(&format!("peer={} ", addresses[0])),
+        "{log}"
+    );
+}
+
+/// Puts a directory with something in it where a file was.
+fn put_directory(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    std::fs::create_dir(path).unwrap();
+    std::fs::write(path.join("precious"), "kept").unwrap();
+}
+
+#[test]
+fn directories_under_the_names_of_files_do_not_stop_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("data");
+    let server = Server::start(&data_dir, &["--config", "segment.bytes=20000"]);
+    let mut client = server.client();
+    client.send("PUT t some value\n".repeat(1000));
+    for n in 0..1000 {
+        assert_eq!(client.line(), format!("OK 0 {n}"));
+    }
+    assert_eq!(server.stop().code(), Some(0));
+    let partition = data_dir.join("t-0");
+    let indexes: Vec<_> = std::fs::read_dir(&partition)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end != "log"))
+        .collect();
+    assert!(indexes.len() >= 4, "{indexes:?}");
+    let names = [
+        "clean-shutdown",
+        "tmp",
+        "spare",
+        "recovery-point",
+        "log-start-offset",
+    ];
+    let foreign = ["append-times", "cleaned", "00000000000000000000.replace"];
+    let orphans = [
+        "00000000000000000999.index",
+        "00000000000000000000.log.deleted",
+    ];
+    let mut made: Vec<_> = names.iter().map(|name| data_dir.join(name)).collect();
+    made.extend(
+        foreign
+            .iter()
+            .chain(&orphans)
+            .map(|name| partition.join(name)),
+    );
+    made.extend(indexes);
+    for path in &made {
+        put_directory(path);
+    }
+    let output = Command::new(BINARY).arg("verify").arg(&data_dir).output();
+    let found = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(found.contains("it is a directory"), "{found}");
+    for round in 0..2 {
+        let server = Server::start(&data_dir, &[]);
+        let mut client = server.client();
+        let (count, latest) = (2 + round, 1000 + round);
+        assert_eq!(
+            client.ask("READ t 998 as=value"),
+            format!("OK {count} {latest} {latest} {}", 11 * count)
+        );
+        client.bytes(11 * count);
+        assert_eq!(client.ask("PUT t some value"), format!("OK 0 {latest}"));
+        let log = server.log();
+        for path in &made {
+            let kept = format!("{}.directory", path.display());
+            assert_eq!(
+                std::fs::read(Path::new(&kept).join("precious")).unwrap(),
+                b"kept"
+            );
+            let is_named = log.contains(&format!("it is now {kept}"));
+            assert_eq!(is_named, round == 0, "{kept}: {log}");
+        }
+        assert_eq!(server.stop().code(), Some(0));
+    }
+    let output = Command::new(BINARY).arg("verify").arg(&data_dir).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+}
+
+#[test]
 fn a_start_that_cannot_be_says_in_one_line_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("data");

@@ -45,6 +45,40 @@ fn two_clients_see_each_others_records() {
     }
 }
 
+#[test]
+fn a_missing_topic_of_the_brokers_own_is_not_to_be_created() {
+    let thread = in_memory(FsyncPolicy::Never);
+    let mut client = thread.client();
+    let reply = client.ask("READ missing 0");
+    assert!(
+        reply.starts_with("ERR UNKNOWN_TOPIC ") && reply.contains("CREATE missing"),
+        "{reply}"
+    );
+    let reply = client.ask("READ __missing 0");
+    assert!(
+        reply.starts_with("ERR UNKNOWN_TOPIC ") && !reply.contains("CREATE"),
+        "{reply}"
+    );
+}
+
+#[test]
+fn explain_does_not_claim_a_checksum_that_is_not_there() {
+    let thread = in_memory(FsyncPolicy::Never);
+    let mut client = thread.client();
+    for (version, words) in [(1, ", no crc"), (2, ", crc ok")] {
+        assert_eq!(
+            client.ask(&format!("CREATE v{version} record.version={version}")),
+            "OK"
+        );
+        assert_eq!(client.ask(&format!("PUT v{version} x")), "OK 0 0");
+        let (_, lines) = client.list(&format!("EXPLAIN v{version} 0"));
+        assert!(
+            lines[3].starts_with("record ") && lines[3].ends_with(words),
+            "{lines:?}"
+        );
+    }
+}
+
 /// A script of random requests, some of them wrong.
 fn script(random: &mut fastrand::Rng, requests: usize) -> Vec<Vec<u8>> {
     (0..requests)

@@ -91,8 +91,10 @@ pub struct IndexStep {
 /// What stands where a lookup ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
-    /// Whole, and its checksum right (layout 1: none to check).
+    /// Whole, and its checksum right.
     Good,
+    /// Whole, of layout 1, which has no checksum.
+    NoCrc,
     /// Its checksum is wrong, its fields hold together.
     BadCrc,
     /// It cannot be told where it ends.

@@ -103,11 +103,15 @@ pub(super) fn of_sync(error: &Error, topic: &str, number: u32) -> ApiError {
 
 /// No such topic.
 pub(super) fn unknown_topic(topic: &[u8]) -> ApiError {
-    let topic = quoted(topic);
-    ApiError::new(
-        ErrorCode::UnknownTopic,
-        format!("there is no topic {topic}; CREATE {topic} makes it"),
-    )
+    let shown = quoted(topic);
+    let words = if topic.starts_with(b"__") {
+        format!(
+            "there is no topic {shown}; names that begin with __ are the broker's own, and TOPICS lists those that there are"
+        )
+    } else {
+        format!("there is no topic {shown}; CREATE {shown} makes it")
+    };
+    ApiError::new(ErrorCode::UnknownTopic, words)
 }
 
 /// The topic was deleted in this turn.

@@ -90,6 +90,8 @@ pub struct EventLoop<F: Fs> {
     stop: UnixStream,
     /// Of connections that are one too many.
     refusals: Warnings,
+    /// Of connections that speak something else.
+    foreign: Warnings,
     /// Once the loop is stopping: until when peers may still take what they are owed.
     stopping_until: Option<Duration>,
     table: Table,
@@ -139,6 +141,7 @@ impl<F: Fs> EventLoop<F> {
             listener: Some(Listener::new(listeners, limits.max_descriptors)),
             stop,
             refusals: Warnings::default(),
+            foreign: Warnings::default(),
             stopping_until: None,
             table: Table::new(),
             buffer: ReadBuffer::new(),
@@ -302,6 +305,14 @@ impl<F: Fs> EventLoop<F> {
             };
             connection.session.outbox().adopt(&mut self.spares);
             connection.input(&mut self.buffer, &mut turn);
+            if let Some(byte) = connection.session.take_foreign_byte()
+                && self.foreign.is_due(self.now.mono)
+            {
+                log::warn!(
+                    "peer={} is refused: its first byte is {byte:#04x}, which begins no line of text",
+                    connection.peer
+                );
+            }
             if !connection.session.is_undecided() {
                 connection.session.outbox().release(&mut self.spares);
             }

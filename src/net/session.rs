@@ -140,6 +140,11 @@ impl Session {
         &self.codec
     }
 
+    /// The first byte of a connection that was refused because of it; told once.
+    pub(super) fn take_foreign_byte(&mut self) -> Option<u8> {
+        self.codec.take_foreign_byte()
+    }
+
     pub(super) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }

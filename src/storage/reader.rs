@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use crate::api::{CrcMode, Explanation, FileRange, RecordState, SegmentInfo};
-use crate::format::EntryHead;
+use crate::format::{EntryHead, Layout};
 use crate::fs::{Fs, ReadAt};
 use crate::record::{Records, StoredRecord};
 
@@ -193,7 +193,11 @@ impl<F: Fs> Log<F> {
             };
             match located {
                 Located::Found(found) => {
-                    explanation.fill(&found, RecordState::Good);
+                    let state = match self.with_view(base, |view, _| Ok(view.bounds.layout))? {
+                        Layout::V1 => RecordState::NoCrc,
+                        Layout::V2 => RecordState::Good,
+                    };
+                    explanation.fill(&found, state);
                     return Ok(explanation);
                 }
                 Located::Damaged {

@@ -108,6 +108,11 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// What its log says.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.data_dir.with_extension("stderr")).unwrap()
+    }
+
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill")

@@ -20,6 +20,8 @@ mod replies;
 mod runs;
 pub mod verbs;
 
+pub use payload::payload_bytes;
+
 use memchr::memchr;
 
 use crate::api::{
@@ -75,18 +77,6 @@ impl Limits {
     }
 }
 
-/// How many payload bytes follow that line, the LF behind them not counted: for clients that send lines a person typed. `None` where no
-/// payload follows, or where that cannot be told.
-#[must_use]
-pub fn payload_bytes(line: &[u8]) -> Option<u64> {
-    let mut rest = line;
-    let verb = next_field(&mut rest).and_then(|word| verbs::find(word).ok())?;
-    if !matches!(verb.kind, Kind::Produce | Kind::Batch) {
-        return None;
-    }
-    payload::announced(verb.kind, rest, &Limits::new(usize::MAX))
-}
-
 /// The codec of one connection.
 #[derive(Debug)]
 pub struct LineCodec {
@@ -102,6 +92,8 @@ pub struct LineCodec {
     remember: Remember,
     /// Whether a CONSUME runs, whatever is read meanwhile.
     is_consuming: bool,
+    /// The first byte of a connection that does not speak lines.
+    foreign: Option<u8>,
 }
 
 /// What the next bytes are.
@@ -148,7 +140,14 @@ impl LineCodec {
             own: Own::Nothing,
             remember: Remember::default(),
             is_consuming: false,
+            foreign: None,
         }
+    }
+
+    /// The first byte of a connection that was refused because of it; told once.
+    #[inline]
+    pub fn take_foreign_byte(&mut self) -> Option<u8> {
+        self.foreign.take()
     }
 
     /// The front is done with; what follows is looked at afresh.
@@ -380,6 +379,7 @@ impl LineCodec {
             Some(&byte)
                 if (byte < b' ' && !matches!(byte, b'\n' | b'\r' | b'\t')) || byte > 0x7f =>
             {
+                self.foreign = Some(byte);
                 let error = framing(format!(
                     "the first byte is {byte:#04x}; this port speaks lines of text, so HELP and Enter would be right"
                 ));

@@ -9,7 +9,7 @@ use crate::format::check_headers;
 
 use super::Limits;
 use super::lexer::{Args, bad, next_field, number, plain, target};
-use super::verbs::{Kind, of};
+use super::verbs::{self, Kind, of};
 
 /// The largest length that a line may name.
 const LENGTH_MAX: u64 = i32::MAX as u64;
@@ -295,6 +295,18 @@ fn signed(field: &[u8]) -> Option<i64> {
         Some((b'-', digits)) => i64::try_from(-i128::from(plain(digits)?)).ok(),
         _ => i64::try_from(plain(field)?).ok(),
     }
+}
+
+/// How many payload bytes follow that line, the LF behind them not counted: for clients that send lines a person typed. `None` where no
+/// payload follows, or where that cannot be told.
+#[must_use]
+pub fn payload_bytes(line: &[u8]) -> Option<u64> {
+    let mut rest = line;
+    let verb = next_field(&mut rest).and_then(|word| verbs::find(word).ok())?;
+    if !matches!(verb.kind, Kind::Produce | Kind::Batch) {
+        return None;
+    }
+    announced(verb.kind, rest, &Limits::new(usize::MAX))
 }
 
 /// A [`ErrorCode::Framing`] with those words, and what follows from it.

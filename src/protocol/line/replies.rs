@@ -342,11 +342,12 @@ fn explain(way: &Explanation, asked: Option<i64>) -> Vec<String> {
     );
     let state = match way.state {
         RecordState::Good => "crc ok",
+        RecordState::NoCrc => "no crc",
         RecordState::BadCrc => "crc bad",
         RecordState::Damaged => "damaged",
     };
     let record = match way.state {
-        RecordState::Good | RecordState::BadCrc => format!(
+        RecordState::Good | RecordState::NoCrc | RecordState::BadCrc => format!(
             "record   offset {} at position {}, {}, timestamp {}, {state}{}",
             way.offset,
             way.position,
