@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = DATA_DIR, conflicts_with = "connect")]
     data_dir: PathBuf,
 
-    /// Import through the broker at this address, <ip or host>:<port> or unix:<path>
+    /// Import through the broker at this address, HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR")]
     connect: Option<Address>,
 }

@@ -49,7 +49,7 @@ Its log goes to stderr; RUST_LOG=debug shows more. SIGTERM, SIGINT and SIGHUP st
 /// Serve the topics of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Args {
-    /// Address to listen on, <ip or host>:<port> (port 0 takes any free one) or unix:<path>; may be given several times
+    /// Address to listen on, HOST:PORT (port 0 takes any free one) or unix:PATH; may be given several times
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
     listen: Vec<Address>,
 

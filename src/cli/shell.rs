@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(value_name = "COMMAND")]
     commands: Vec<OsString>,
 
-    /// Address of the broker, <ip or host>:<port> or unix:<path>
+    /// Address of the broker, HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
     connect: Address,
 }
