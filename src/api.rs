@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::fs::ReadAt;
-use crate::record::{Record, Records};
+use crate::record::{PlainRecord, Record, Records};
 
 pub use groups::{
     AckMode, CommitAnswer, CommittedInfo, Consume, GroupInfo, INFLIGHT_MAX, StartAt, TailEvent,
@@ -166,6 +166,17 @@ pub enum Payload<'a> {
     },
     /// Many records with contiguous offsets, all or nothing.
     Batch(Batch<'a>),
+}
+
+impl<'a> From<PlainRecord<'a>> for Payload<'a> {
+    fn from(plain: PlainRecord<'a>) -> Self {
+        Self::Record {
+            timestamp: None,
+            key: plain.key,
+            value: plain.value,
+            headers: &[],
+        }
+    }
 }
 
 /// Which partitions a tail follows, and from where.

@@ -27,6 +27,15 @@ impl Record<'_> {
     }
 }
 
+/// A record as most are: without a timestamp of its own, and without headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainRecord<'a> {
+    /// See [`Record::key`].
+    pub key: Option<&'a [u8]>,
+    /// See [`Record::value`].
+    pub value: Option<&'a [u8]>,
+}
+
 /// A record as it stands in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredRecord<'a> {

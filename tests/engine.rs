@@ -11,11 +11,13 @@ use std::rc::Rc;
 
 use mini_broker::api::CrcMode;
 use mini_broker::format::Layout;
-use mini_broker::fs::Fs;
 use mini_broker::fs::mem::MemFs;
+use mini_broker::fs::{Fs, OpenMode, ReadAt};
 use mini_broker::record::{Record, Records};
 use mini_broker::storage::data_dir::DataDir;
-use mini_broker::storage::{Error, FsyncPolicy, Log, LogConfig, LogContext, StartFrom};
+use mini_broker::storage::{
+    Error, FsyncPolicy, Log, LogConfig, LogContext, StartFrom, TimestampType,
+};
 
 struct Bench {
     _data_dir: DataDir<MemFs>,
@@ -188,6 +190,95 @@ fn a_batch_over_many_segments_is_contiguous() {
     bench.log.sync().unwrap();
     bench.log.publish();
     check(&mut bench.log, 80);
+}
+
+/// Every file of a directory, by name.
+fn files(fs: &MemFs, dir: &str) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs
+        .read_dir(Path::new(dir))
+        .unwrap()
+        .into_iter()
+        .map(|entry| {
+            let file = fs
+                .open(&Path::new(dir).join(&entry.name), OpenMode::Read)
+                .unwrap();
+            let mut bytes = vec![0; usize::try_from(entry.len).unwrap()];
+            assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+            (entry.name.to_string_lossy().into_owned(), bytes)
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn many_at_once_are_stored_as_one_by_one() {
+    let configs = [
+        small(),
+        LogConfig {
+            index_interval_bytes: 1,
+            ..small()
+        },
+        LogConfig {
+            segment_bytes: 100_000,
+            segment_ms: 40,
+            record_version: Layout::V1,
+            ..small()
+        },
+        LogConfig {
+            timestamp_type: TimestampType::LogAppendTime,
+            ..small()
+        },
+        LogConfig {
+            max_message_bytes: 70,
+            segment_bytes: 1_000_000,
+            segment_index_bytes: 1_000_000,
+            ..small()
+        },
+    ];
+    for (case, config) in configs.into_iter().enumerate() {
+        let values: Vec<Vec<u8>> = (0..4000).map(value).collect();
+        // Runs of one time, of several lengths, and times that differ from neighbour to neighbour.
+        let time = |at: i64| {
+            if at % 500 < 100 {
+                timestamp(at)
+            } else {
+                at / 37
+            }
+        };
+        let records = values.iter().zip(0..).map(|(value, at)| Record {
+            timestamp: time(at),
+            key: (at % 3 == 0).then_some(&b"key"[..]),
+            value: (at % 11 != 0).then_some(&value[..]),
+            headers: &[],
+        });
+        let (one, many) = (MemFs::new(), MemFs::new());
+        let mut single = open(&one, FsyncPolicy::Never, config, false).log;
+        let refused = records
+            .clone()
+            .filter(|record| single.append(record, 1_000).is_err())
+            .count();
+        single.write().unwrap();
+        let mut several = open(&many, FsyncPolicy::Never, config, false).log;
+        let (mut rest, mut refused_of_many, mut taken) = (records.clone(), 0, 0);
+        loop {
+            // In groups, as turns of the loop would make them.
+            let (count, error) = several.append_many(rest.by_ref().take(701), 1_000);
+            refused_of_many += usize::from(error.is_some());
+            taken += usize::try_from(count).unwrap() + usize::from(error.is_some());
+            if count == 0 && error.is_none() {
+                break;
+            }
+        }
+        several.write().unwrap();
+        assert_eq!(taken, 4000, "config {case}");
+        assert_eq!(refused_of_many, refused, "config {case}");
+        assert_eq!(several.log_end_offset(), single.log_end_offset());
+        assert!(
+            files(&one, "/data/t-0") == files(&many, "/data/t-0"),
+            "config {case}"
+        );
+    }
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
-use crate::api::{ApiError, Now, PartitionKey, Payload, Run, Target, Verdict};
+use crate::api::{ApiError, Batch, Now, PartitionKey, Payload, Run, Target, Verdict};
 use crate::clock::Clock;
 use crate::fs::Fs;
-use crate::record::Record;
+use crate::record::{PlainRecord, Record};
 use crate::storage::{Error, FsyncPolicy};
 
 use super::partition::{Before, Failure};
+use super::route::Route;
 use super::{Broker, errors};
 
 /// Partitions that one tick syncs at most, while each takes no time; [`TICK_TIME`] bounds slow ones.
@@ -22,51 +23,57 @@ const TICK_TIME: Duration = Duration::from_millis(5);
 /// recovery-point is replaced at most once in so long.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where the append before went: a producer mostly stays with one target, which then costs a comparison of the name.
-#[derive(Debug, Default)]
-pub(super) struct LastTarget {
-    /// Its memory is used again.
-    topic: Vec<u8>,
-    partition: Option<u32>,
-    key: PartitionKey,
-    number: u32,
-}
-
 impl<F: Fs> Broker<F> {
-    /// Appends; the fate of the run is known after [`Broker::flush`]. A run of 1 (or a batch's), for the caller to join to the one before.
+    /// As [`Broker::append_many`] of one payload.
     ///
     /// # Errors
     /// Refused, nothing stored.
-    #[inline]
     pub fn append(
         &mut self,
         target: Target<'_>,
         payload: &Payload<'_>,
         now: Now,
     ) -> Result<Run, ApiError> {
-        let result = self.append_undecided(target, payload, now);
-        if result.is_err() {
-            self.stats.errors += 1;
-        }
-        result
+        let (run, error) = self.append_many(target, payload, std::iter::empty(), now);
+        run.ok_or_else(|| error.unwrap_or_else(errors::topic_is_gone))
     }
 
+    /// Appends a payload and, one after the other, more records to the same target; the fate of the run is known after
+    /// [`Broker::flush`]. Returns the run of what was appended, and why the one behind it was refused: of that nothing is stored, and no more
+    /// is taken from the iterator. Nothing is taken behind a batch, nor behind a record whose partition its key or the moment chooses.
     #[inline]
-    fn append_undecided(
+    pub fn append_many<'p>(
+        &mut self,
+        target: Target<'_>,
+        first: &Payload<'p>,
+        more: impl Iterator<Item = PlainRecord<'p>>,
+        now: Now,
+    ) -> (Option<Run>, Option<ApiError>) {
+        let (run, error) = match self.begin_append(target, first, now) {
+            Ok(route) => self.append_run(route, first, more, now),
+            Err(error) => (None, Some(error)),
+        };
+        self.stats.errors += u64::from(error.is_some());
+        (run, error)
+    }
+
+    /// Finds the partition, and makes it ready for this turn's appends.
+    #[inline]
+    fn begin_append(
         &mut self,
         target: Target<'_>,
         payload: &Payload<'_>,
         now: Now,
-    ) -> Result<Run, ApiError> {
+    ) -> Result<Route, ApiError> {
         if self.space.is_watched() && self.dirty.is_empty() {
             self.check_space(now)?;
         }
-        let (key, number) = self.route(target, payload, now)?;
-        self.append_to(key, number, payload, now)
+        let route = self.route(target, payload, now)?;
+        self.make_ready(route.key, now)?;
+        Ok(route)
     }
 
     /// Appends to that partition, whose number is that.
-    #[inline]
     pub(super) fn append_to(
         &mut self,
         key: PartitionKey,
@@ -74,6 +81,22 @@ impl<F: Fs> Broker<F> {
         payload: &Payload<'_>,
         now: Now,
     ) -> Result<Run, ApiError> {
+        self.make_ready(key, now)?;
+        let route = Route {
+            key,
+            number,
+            is_fixed: true,
+        };
+        let (run, error) = self.append_run(route, payload, std::iter::empty(), now);
+        run.ok_or_else(|| error.unwrap_or_else(errors::topic_is_gone))
+    }
+
+    /// Makes a partition ready for this turn's appends.
+    ///
+    /// # Errors
+    /// Where it takes none.
+    #[inline]
+    fn make_ready(&mut self, key: PartitionKey, now: Now) -> Result<(), ApiError> {
         let partition = self
             .partitions
             .get_mut(key)
@@ -88,112 +111,97 @@ impl<F: Fs> Broker<F> {
             partition.begin_turn();
             self.dirty.push(key);
         }
-        if let Some(failure) = &partition.failure {
-            return Err(failure.error.clone());
+        match &partition.failure {
+            Some(failure) => Err(failure.error.clone()),
+            None => Ok(()),
         }
-        let appended = match payload {
+    }
+
+    /// Appends to a partition that is ready for it.
+    #[inline]
+    fn append_run<'p>(
+        &mut self,
+        route: Route,
+        first: &Payload<'p>,
+        more: impl Iterator<Item = PlainRecord<'p>>,
+        now: Now,
+    ) -> (Option<Run>, Option<ApiError>) {
+        let Some(partition) = self.partitions.get_mut(route.key) else {
+            return (None, None);
+        };
+        let run = |first_offset, count, is_batch| Run {
+            key: route.key,
+            partition: route.number,
+            first_offset,
+            count,
+            is_batch,
+        };
+        let first = match *first {
             Payload::Record {
                 timestamp,
                 key,
                 value,
                 headers,
-            } => {
-                let timestamp = timestamp.unwrap_or(now.wall_ms);
-                let record = Record {
-                    timestamp,
-                    key: *key,
-                    value: *value,
-                    headers,
-                };
-                partition
-                    .log
-                    .append(&record, now.wall_ms)
-                    .map(|offset| (offset, offset, 1, false))
-            }
+            } => Record {
+                timestamp: timestamp.unwrap_or(now.wall_ms),
+                key,
+                value,
+                headers,
+            },
             Payload::Batch(batch) => {
-                let max = self.settings.max_batch_bytes;
-                if u64::try_from(batch.bytes.len()).is_ok_and(|bytes| bytes > max) {
-                    return Err(errors::batch_too_large(batch.bytes.len(), max));
-                }
-                let records = batch.records(now.wall_ms);
-                let range = partition.log.append_batch(records, now.wall_ms);
-                range.map(|(first, last)| (first, last, batch.count, true))
+                return match self.append_batch(route.key, &batch, now) {
+                    Ok(first_offset) => (Some(run(first_offset, batch.count, true)), None),
+                    Err(error) => (None, Some(error)),
+                };
             }
         };
-        match appended {
-            Ok((first_offset, last_offset, count, is_batch)) => {
+        let first_offset = partition.log.log_end_offset();
+        let (count, refused) = if route.is_fixed {
+            let more = more.map(|PlainRecord { key, value }| Record {
+                timestamp: now.wall_ms,
+                key,
+                value,
+                headers: &[],
+            });
+            let records = std::iter::once(first).chain(more);
+            partition.log.append_many(records, now.wall_ms)
+        } else {
+            match partition.log.append(&first, now.wall_ms) {
+                Ok(_) => (1, None),
+                Err(error) => (0, Some(error)),
+            }
+        };
+        let run = (count > 0).then(|| run(first_offset, count, false));
+        if let Some(run) = &run {
+            partition.turn_end = first_offset + i64::from(run.count);
+        }
+        (
+            run,
+            refused.map(|error| self.refuse_append(route.key, &error)),
+        )
+    }
+
+    /// Appends a batch; returns its first offset.
+    fn append_batch(
+        &mut self,
+        key: PartitionKey,
+        batch: &Batch<'_>,
+        now: Now,
+    ) -> Result<i64, ApiError> {
+        let max = self.settings.max_batch_bytes;
+        if u64::try_from(batch.bytes.len()).is_ok_and(|bytes| bytes > max) {
+            return Err(errors::batch_too_large(batch.bytes.len(), max));
+        }
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return Err(errors::topic_is_gone());
+        };
+        let records = batch.records(now.wall_ms);
+        match partition.log.append_batch(records, now.wall_ms) {
+            Ok((first_offset, last_offset)) => {
                 partition.turn_end = last_offset + 1;
-                Ok(Run {
-                    key,
-                    partition: number,
-                    first_offset,
-                    count,
-                    is_batch,
-                })
+                Ok(first_offset)
             }
             Err(error) => Err(self.refuse_append(key, &error)),
-        }
-    }
-
-    /// The partition that an append goes to, and its number.
-    #[inline]
-    fn route(
-        &mut self,
-        target: Target<'_>,
-        payload: &Payload<'_>,
-        now: Now,
-    ) -> Result<(PartitionKey, u32), ApiError> {
-        match &self.last {
-            Some(last) if last.partition == target.partition && last.topic == target.topic => {
-                Ok((last.key, last.number))
-            }
-            Some(_) | None => self.find_route(target, payload, now),
-        }
-    }
-
-    #[inline(never)]
-    fn find_route(
-        &mut self,
-        target: Target<'_>,
-        payload: &Payload<'_>,
-        now: Now,
-    ) -> Result<(PartitionKey, u32), ApiError> {
-        let id = match self.topics.last_named(target.topic) {
-            Some(id) => id,
-            None => self.find_or_create(target, payload, now)?,
-        };
-        if self.topics.get(id).is_some_and(|topic| topic.is_doubtful) {
-            self.restore_topic(id)?;
-        }
-        let topic = self
-            .topics
-            .get(id)
-            .ok_or_else(|| errors::unknown_topic(target.topic))?;
-        let number = match (target.partition, topic.partitions.as_slice()) {
-            (Some(number), _) => number,
-            (None, &[_]) => 0,
-            (None, _) => self.choose_partition(id, payload)?,
-        };
-        let topic = self
-            .topics
-            .get(id)
-            .ok_or_else(|| errors::unknown_topic(target.topic))?;
-        let place = usize::try_from(number).unwrap_or(usize::MAX);
-        match topic.partitions.get(place) {
-            Some(&key) => {
-                if target.partition.is_some() || topic.partitions.len() == 1 {
-                    let last = self.last.get_or_insert_default();
-                    last.topic.clear();
-                    last.topic.extend_from_slice(target.topic);
-                    (last.partition, last.key, last.number) = (target.partition, key, number);
-                }
-                Ok((key, number))
-            }
-            None => Err(errors::unknown_partition(
-                &topic.name,
-                number,
-                topic.partition_count(),
-            )),
         }
     }
 

@@ -157,6 +157,7 @@ impl Layout {
     ///
     /// # Errors
     /// Where the layout cannot hold the record.
+    #[inline]
     pub fn encoded_len(self, record: &Record<'_>) -> Result<u32, EncodeError> {
         match self {
             Self::V1 => v1::encoded_len(record),
@@ -177,6 +178,25 @@ impl Layout {
         match self {
             Self::V1 => v1::encode(offset, record, out),
             Self::V2 => v2::encode(offset, record, out),
+        }
+    }
+
+    /// As [`Layout::encode`] of a record whose encoded length is known to be `len`, but what must be computed over the whole
+    /// entry is left open until [`Layout::seal`].
+    #[inline]
+    pub fn put(self, offset: i64, record: &Record<'_>, len: u32, out: &mut Vec<u8>) {
+        match self {
+            Self::V1 => v1::put(offset, record, len, out),
+            Self::V2 => v2::put(offset, record, len, out),
+        }
+    }
+
+    /// Completes the entries that [`Layout::put`] appended, all of them, one behind another.
+    pub fn seal(self, entries: &mut [u8]) {
+        match self {
+            // It has no checksum.
+            Self::V1 => {}
+            Self::V2 => v2::seal(entries),
         }
     }
 

@@ -38,7 +38,13 @@ pub fn encoded_len(record: &Record<'_>) -> Result<u32, EncodeError> {
 /// # Errors
 /// As [`encoded_len`]; `out` is then as it was.
 pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-    out.reserve(encoded_len(record)? as usize);
+    put(offset, record, encoded_len(record)?, out);
+    Ok(())
+}
+
+/// Appends the record's bytes; `len` is what [`encoded_len`] said of it.
+pub(super) fn put(offset: i64, record: &Record<'_>, len: u32, out: &mut Vec<u8>) {
+    out.reserve(len as usize);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&offset.to_be_bytes());
     out.extend_from_slice(&record.timestamp.to_be_bytes());
@@ -47,7 +53,6 @@ pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(),
         out.extend_from_slice(&len.to_be_bytes());
         out.extend_from_slice(field.unwrap_or_default());
     }
-    Ok(())
 }
 
 fn field_len(name: &'static str, field: Option<&[u8]>) -> Result<usize, EncodeError> {

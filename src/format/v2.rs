@@ -22,6 +22,8 @@ pub const HEAD_BYTES: usize = 28;
 /// The longest entry: its position in a segment must fit 31 bits.
 pub const ENTRY_BYTES_MAX: usize = i32::MAX as usize;
 
+/// Where the CRC stands.
+const CRC_AT: usize = 3;
 /// Where the bytes begin that the CRC covers.
 const CRC_FROM: usize = 7;
 /// Where the bytes begin that the length counts.
@@ -39,6 +41,7 @@ const KEY_LEN_AT: usize = 28;
 ///
 /// # Errors
 /// Where the entry would be longer than [`ENTRY_BYTES_MAX`].
+#[inline]
 pub fn encoded_len(record: &Record<'_>) -> Result<u32, EncodeError> {
     let len = HEADER_BYTES + record.payload_bytes();
     match u32::try_from(len) {
@@ -58,53 +61,62 @@ pub fn encoded_len(record: &Record<'_>) -> Result<u32, EncodeError> {
 pub fn encode(offset: i64, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let len = encoded_len(record)?;
     let start = out.len();
-    let mut fixed = [0_u8; KEY_LEN_AT];
-    let (magic, rest) = fixed.split_at_mut(2);
-    magic.copy_from_slice(&MAGIC);
-    // version, crc (filled in below), length, attributes, offset, timestamp
-    let [
-        version,
-        _,
-        _,
-        _,
-        _,
-        l0,
-        l1,
-        l2,
-        l3,
-        attributes,
-        numbers @ ..,
-    ] = rest
-    else {
-        return Ok(());
-    };
-    *version = VERSION;
-    // The entry is at least HEADER_BYTES long.
-    [*l0, *l1, *l2, *l3] = (len - LENGTH_FROM).to_be_bytes();
-    *attributes = if record.headers.is_empty() {
-        0
-    } else {
-        HAS_HEADERS
-    };
-    let (offset_at, timestamp_at) = numbers.split_at_mut(8);
-    offset_at.copy_from_slice(&offset.to_be_bytes());
-    timestamp_at.copy_from_slice(&record.timestamp.to_be_bytes());
-
-    out.reserve(len as usize);
-    out.extend_from_slice(&fixed);
-    for field in [record.key, record.value] {
-        let len = field.map_or(-1, |f| i32::try_from(f.len()).unwrap_or(i32::MAX));
-        out.extend_from_slice(&len.to_be_bytes());
-        out.extend_from_slice(field.unwrap_or_default());
-    }
-    out.extend_from_slice(record.headers);
-    if let Some(entry) = out.get_mut(start..) {
-        let crc = entry.get(CRC_FROM..).map_or(0, crc32fast::hash);
-        if let Some(place) = entry.get_mut(3..CRC_FROM) {
-            place.copy_from_slice(&crc.to_be_bytes());
-        }
-    }
+    put(offset, record, len, out);
+    seal(out.get_mut(start..).unwrap_or_default());
     Ok(())
+}
+
+/// Appends the record's bytes with a checksum of 0, for [`seal`] to fill in; `len` is what [`encoded_len`] said of it.
+#[inline]
+pub(super) fn put(offset: i64, record: &Record<'_>, len: u32, out: &mut Vec<u8>) {
+    let length = len - LENGTH_FROM;
+    let attributes = u8::from(!record.headers.is_empty()) * HAS_HEADERS;
+    let offset = offset.cast_unsigned();
+    // The fixed fields up to the key as two numbers: magic, version, crc, length, attributes, offset, timestamp, keyLen.
+    let front = u128::from(u16::from_be_bytes(MAGIC)) << 112
+        | u128::from(VERSION) << 104
+        | u128::from(length) << 40
+        | u128::from(attributes) << 32
+        | u128::from(offset >> 32);
+    let back = u128::from(offset) << 96
+        | u128::from(record.timestamp.cast_unsigned()) << 32
+        | u128::from(field_len(record.key).cast_unsigned());
+    out.reserve(len as usize);
+    out.extend_from_slice([front.to_be_bytes(), back.to_be_bytes()].as_flattened());
+    out.extend_from_slice(record.key.unwrap_or_default());
+    out.extend_from_slice(&field_len(record.value).to_be_bytes());
+    out.extend_from_slice(record.value.unwrap_or_default());
+    out.extend_from_slice(record.headers);
+}
+
+/// The length of a field as it is stored: -1 is null.
+#[inline]
+fn field_len(field: Option<&[u8]>) -> i32 {
+    field.map_or(-1, |bytes| i32::try_from(bytes.len()).unwrap_or(i32::MAX))
+}
+
+/// Fills in the checksums of whole entries that stand one behind another, as [`put`] appended them.
+///
+/// Many at once cost less than each behind its `put`: a checksum needs the stores before it to have reached the cache, and
+/// those of neighbours do not wait for each other.
+pub(super) fn seal(entries: &mut [u8]) {
+    let unused = crc32fast::Hasher::new();
+    let mut rest = entries;
+    while let Some(counted) = rest
+        .get(CRC_FROM..ATTRIBUTES_AT)
+        .and_then(<[u8]>::first_chunk)
+    {
+        let len = (LENGTH_FROM + u32::from_be_bytes(*counted)) as usize;
+        let Some((entry, behind)) = rest.split_at_mut_checked(len) else {
+            break;
+        };
+        let mut hasher = unused.clone();
+        hasher.update(entry.get(CRC_FROM..).unwrap_or_default());
+        if let Some(place) = entry.get_mut(CRC_AT..CRC_FROM) {
+            place.copy_from_slice(&hasher.finalize().to_be_bytes());
+        }
+        rest = behind;
+    }
 }
 
 /// See [`super::Layout::head`].

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::api::{ApiError, ConnectionId, Now, Request, Response, Run};
+use crate::api::{ApiError, ConnectionId, Now, Payload, Request, Response, Run, Target};
 use crate::broker::{Broker, Outcome, Ticket};
 use crate::clock::Clock;
 use crate::fs::Fs;
@@ -322,11 +322,8 @@ impl Session {
                     request: Request::Append(target, payload),
                     used,
                 } => {
-                    match turn.broker.append(target, &payload, turn.now) {
-                        Ok(run) => self.appended(run, turn.undecided),
-                        Err(error) => self.refused(error, turn.undecided),
-                    }
-                    done += used;
+                    let following = pending.get(used..).unwrap_or_default();
+                    done += used + self.append(target, payload, (pending, following), turn);
                 }
                 Decoded::Request { request, used } => {
                     let goes_on =
@@ -354,6 +351,37 @@ impl Session {
                     break;
                 }
             }
+        }
+        done
+    }
+
+    /// Executes an append, and those to the same target that follow it; `bytes` begin with the first, and with what is behind that.
+    /// Returns how many bytes belong to the others.
+    fn append<F: Fs>(
+        &mut self,
+        target: Target<'_>,
+        first: Payload<'_>,
+        (before, following): (&[u8], &[u8]),
+        turn: &mut Turn<'_, F>,
+    ) -> usize {
+        let may_come = self.outbox.len() + self.undecided_records * REPLY_BYTES_MAX;
+        let mut room = self.backlog_bytes_max.saturating_sub(may_come) / REPLY_BYTES_MAX;
+        let codec = &self.codec;
+        let mut done = 0;
+        let mut rest = following;
+        let more = std::iter::from_fn(|| {
+            room = room.checked_sub(1)?;
+            let (record, used) = codec.again(before, rest)?;
+            rest = rest.get(used..)?;
+            done += used;
+            Some(record)
+        });
+        let (run, error) = turn.broker.append_many(target, &first, more, turn.now);
+        if let Some(run) = run {
+            self.appended(run, turn.undecided);
+        }
+        if let Some(error) = error {
+            self.refused(error, turn.undecided);
         }
         done
     }

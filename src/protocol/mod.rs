@@ -20,6 +20,7 @@ use std::fmt::Debug;
 
 use crate::api::{ApiError, CommitAnswer, Request, Response, Run, TailEvent, Verdict};
 use crate::outbox::Outbox;
+use crate::record::PlainRecord;
 
 /// What a codec made of the bytes at the front of the input.
 #[derive(Debug)]
@@ -54,6 +55,14 @@ pub trait Codec: Debug {
     /// other response), what decodes is [`Request::Ack`], [`Request::Stop`], and replies of the codec's own; a `Stop` may be decoded once more
     /// where the caller did not execute it.
     fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a>;
+
+    /// One more append to the target of the append that `decode` gave last, where the front of `input` shows at a glance that it
+    /// is one; `before` begins with that request's bytes. Returns what is appended and how many bytes belong to it. `None` says nothing:
+    /// `decode` is asked then. A codec that has no shorter way need not have this.
+    fn again<'a>(&self, before: &[u8], input: &'a [u8]) -> Option<(PlainRecord<'a>, usize)> {
+        let _ = (before, input);
+        None
+    }
 
     /// Whether the codec's own reply, of the [`Decoded::Reply`] that came last, is an error: STATS counts those, too.
     fn own_is_error(&self) -> bool;

@@ -33,6 +33,17 @@ pub(super) struct Extent {
     pub(super) time_rows: usize,
 }
 
+/// Where the next entries may stand, as far as nothing else has to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// An entry that starts here or behind gets an index row.
+    pub(super) row_due: u64,
+    /// They end here at the latest.
+    pub(super) end: u64,
+    /// The last offset.
+    pub(super) offset_max: i64,
+}
+
 #[derive(Debug)]
 pub(super) struct Active<F: Fs> {
     pub(super) base: i64,
@@ -216,6 +227,25 @@ impl<F: Fs> Active<F> {
             || self.time.is_full(1)
             || self.is_beyond_range(offset)
             || self.layout != config.record_version
+    }
+
+    /// How far entries with the last one's timestamp may go without a row and without a roll; `None` where the very next one may need
+    /// either.
+    #[inline]
+    pub(super) fn window(&self, config: &LogConfig) -> Option<Window> {
+        let is_ending = self.must_roll
+            || self.index.is_full(0)
+            || self.time.is_full(1)
+            || self.layout != config.record_version;
+        let last = self.index.last().filter(|_| !is_ending)?;
+        Some(Window {
+            row_due: u64::from(last.position) + u64::from(config.index_interval_bytes).max(1),
+            end: u64::from(config.segment_bytes),
+            offset_max: self
+                .base
+                .saturating_add(i64::from(i32::MAX))
+                .min(i64::MAX - 1),
+        })
     }
 
     fn is_beyond_range(&self, offset: i64) -> bool {

@@ -15,6 +15,7 @@ impl<F: Fs> Log<F> {
     /// # Errors
     /// The record is then not in the log. After an `Io` error everything that was appended and not written is gone, too:
     /// [`Log::log_end_offset`] is back at [`Log::written_offset`], and the caller answers for those appends.
+    #[inline]
     pub fn append(&mut self, record: &Record<'_>, now_ms: i64) -> Result<i64, Error> {
         let (record, bytes) = self.admit(record, now_ms)?;
         let offset = self.next_offset;
@@ -25,11 +26,34 @@ impl<F: Fs> Log<F> {
             self.write()?;
             self.roll(now_ms, true)?;
         }
-        self.encode(&record, bytes, now_ms)?;
+        self.encode(&record, bytes, now_ms);
         if self.buffer.len() >= WRITE_BUFFER_BYTES {
             self.write()?;
         }
         Ok(offset)
+    }
+
+    /// Appends records one after the other, as [`Log::append`] would, until one is refused. Returns how many were appended, and why the
+    /// one behind them was not; no more is taken from the iterator then. Many cost less than each by itself.
+    pub fn append_many<'a>(
+        &mut self,
+        mut records: impl Iterator<Item = Record<'a>>,
+        now_ms: i64,
+    ) -> (u32, Option<Error>) {
+        let mut count = 0;
+        let mut next = records.next();
+        while let Some(record) = next {
+            if let Err(error) = self.append(&record, now_ms) {
+                return (count, Some(error));
+            }
+            count += 1;
+            let room = WRITE_BUFFER_BYTES.saturating_sub(self.buffer.len()) as u64;
+            let timestamp = self.stamp(&record, now_ms);
+            let alike;
+            (alike, next) = self.encode_alike(&mut records, timestamp, room, now_ms);
+            count += alike;
+        }
+        (count, None)
     }
 
     /// Appends records as one: all or none, contiguous, visible together. Returns first and last offset.
@@ -67,9 +91,12 @@ impl<F: Fs> Log<F> {
             && !self.active.must_roll_for(last, latest, sum, &self.config)
             && self.active.has_room_for_rows(rows_max);
         if fits {
-            for record in records {
+            let mut records = records;
+            let mut next = records.next();
+            while let Some(record) = next {
                 let (record, bytes) = self.admit(&record, now_ms)?;
-                self.encode(&record, bytes, now_ms)?;
+                self.encode(&record, bytes, now_ms);
+                (_, next) = self.encode_alike(&mut records, record.timestamp, u64::MAX, now_ms);
             }
             if self.buffer.len() >= WRITE_BUFFER_BYTES {
                 self.write()?;
@@ -112,7 +139,7 @@ impl<F: Fs> Log<F> {
             self.write()?;
             self.roll(now_ms, false)?;
         }
-        self.encode(&record, bytes, now_ms)?;
+        self.encode(&record, bytes, now_ms);
         if self.buffer.len() >= WRITE_BUFFER_BYTES {
             self.write()?;
         }
@@ -128,43 +155,91 @@ impl<F: Fs> Log<F> {
         if self.pending_cut.is_some() {
             self.cut_pending(now_ms)?;
         }
-        let payload = record.payload_bytes();
-        if payload > self.config.max_message_bytes as usize {
-            return Err(Error::TooLarge {
-                bytes: payload,
-                max: self.config.max_message_bytes as usize,
+        let mut record = *record;
+        record.timestamp = self.stamp(&record, now_ms);
+        let latest = now_ms.saturating_add(self.config.timestamp_after_max_ms);
+        if record.timestamp > latest {
+            return Err(Error::FutureTimestamp {
+                timestamp: record.timestamp,
+                latest,
             });
         }
-        if record.key.is_none() && self.config.cleanup.compacts() {
-            return Err(Error::NoKey);
-        }
-        let mut record = *record;
-        match self.config.timestamp_type {
-            TimestampType::LogAppendTime => record.timestamp = now_ms,
-            TimestampType::CreateTime => {
-                let latest = now_ms.saturating_add(self.config.timestamp_after_max_ms);
-                if record.timestamp > latest {
-                    return Err(Error::FutureTimestamp {
-                        timestamp: record.timestamp,
-                        latest,
-                    });
-                }
-            }
-        }
-        let bytes = self
-            .config
-            .record_version
-            .encoded_len(&record)
-            .map_err(Error::Unstorable)?;
+        let bytes = self.stored_bytes(&record)?;
         if self.next_offset == i64::MAX {
             return Err(Error::Exhausted);
         }
         Ok((record, bytes))
     }
 
+    /// The timestamp that a record will have.
+    #[inline]
+    fn stamp(&self, record: &Record<'_>, now_ms: i64) -> i64 {
+        match self.config.timestamp_type {
+            TimestampType::LogAppendTime => now_ms,
+            TimestampType::CreateTime => record.timestamp,
+        }
+    }
+
+    /// How many bytes a record will have, where size and key allow it to be stored.
+    #[inline]
+    fn stored_bytes(&self, record: &Record<'_>) -> Result<u32, Error> {
+        let (payload, max) = (record.payload_bytes(), self.config.max_message_bytes);
+        if payload > max as usize {
+            return Err(Error::TooLarge {
+                bytes: payload,
+                max: max as usize,
+            });
+        }
+        if record.key.is_none() && self.config.cleanup.compacts() {
+            return Err(Error::NoKey);
+        }
+        let layout = self.config.record_version;
+        layout.encoded_len(record).map_err(Error::Unstorable)
+    }
+
+    /// Puts records into the write buffer as long as nothing has to be decided about them that was not decided for the record
+    /// before, which was just put there with that timestamp: the same time again, no index row, no roll, at most `room` bytes. Returns
+    /// how many, and the first record that is not like that.
+    #[inline]
+    fn encode_alike<'a>(
+        &mut self,
+        records: &mut impl Iterator<Item = Record<'a>>,
+        timestamp: i64,
+        room: u64,
+        now_ms: i64,
+    ) -> (u32, Option<Record<'a>>) {
+        let Some(window) = self.active.window(&self.config) else {
+            return (0, records.next());
+        };
+        let layout = self.active.layout;
+        let mut position = self.active.now.bytes;
+        let end = window.end.min(position.saturating_add(room));
+        let (mut count, mut other) = (0, None);
+        for mut record in records {
+            record.timestamp = self.stamp(&record, now_ms);
+            let is_alike = record.timestamp == timestamp
+                && position < window.row_due
+                && self.next_offset <= window.offset_max;
+            match self.stored_bytes(&record) {
+                Ok(bytes) if is_alike && position + u64::from(bytes) <= end => {
+                    layout.put(self.next_offset, &record, bytes, &mut self.buffer);
+                    position += u64::from(bytes);
+                    self.next_offset += 1;
+                    count += 1;
+                }
+                Ok(_) | Err(_) => {
+                    other = Some(record);
+                    break;
+                }
+            }
+        }
+        self.active.now.bytes = position;
+        (count, other)
+    }
+
     /// Puts a record that was admitted into the write buffer, as the next of the active segment.
     #[inline]
-    fn encode(&mut self, record: &Record<'_>, bytes: u32, now_ms: i64) -> Result<(), Error> {
+    fn encode(&mut self, record: &Record<'_>, bytes: u32, now_ms: i64) {
         if self.buffer.capacity() == 0 {
             self.buffer = self.context.take_buffer();
         }
@@ -172,10 +247,9 @@ impl<F: Fs> Log<F> {
             self.active.layout = self.config.record_version;
         }
         let offset = self.next_offset;
-        let layout = self.active.layout;
-        layout
-            .encode(offset, record, &mut self.buffer)
-            .map_err(Error::Unstorable)?;
+        self.active
+            .layout
+            .put(offset, record, bytes, &mut self.buffer);
         self.active.note(
             offset,
             record.timestamp,
@@ -184,6 +258,5 @@ impl<F: Fs> Log<F> {
         );
         self.active.last_append_ms = now_ms;
         self.next_offset += 1;
-        Ok(())
     }
 }

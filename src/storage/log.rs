@@ -26,7 +26,7 @@ use super::torn::PendingCut;
 use super::{Error, FsyncPolicy, LogConfig};
 
 /// The write buffer is written when it holds so many bytes.
-pub(super) const WRITE_BUFFER_BYTES: usize = 256 * 1024;
+pub(super) const WRITE_BUFFER_BYTES: usize = 384 * 1024;
 /// How many bytes of the active segment are written before the kernel is asked to put them on the disk, where no fsync does.
 pub(super) const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
@@ -68,7 +68,7 @@ pub struct Log<F: Fs> {
     pub(super) written: Mark,
     pub(super) durable: Mark,
     pub(super) published: Mark,
-    /// Entries encoded and not written.
+    /// Entries encoded and not written; [`Log::write`] seals them.
     pub(super) buffer: Vec<u8>,
     /// Bytes of a log file under a reader's eyes, kept from read to read.
     pub(super) scratch: Vec<u8>,
@@ -110,6 +110,7 @@ impl<F: Fs> Log<F> {
             return Ok(());
         }
         let mut buffer = std::mem::take(&mut self.buffer);
+        self.active.layout.seal(&mut buffer);
         let result = self.active.write(&buffer);
         buffer.clear();
         self.context.give_buffer(buffer);

@@ -12,6 +12,7 @@
 mod fast;
 mod forms;
 mod group_verbs;
+mod http;
 mod lexer;
 mod offsets;
 mod parse;
@@ -29,6 +30,7 @@ use crate::api::{
 };
 use crate::json::integer;
 use crate::outbox::Outbox;
+use crate::record::PlainRecord;
 
 use self::forms::Form;
 use self::lexer::{bad, check_clean, next_field};
@@ -40,10 +42,6 @@ use super::{Codec, Decoded};
 
 /// The longest line in bytes, without its LF and one CR before that.
 pub const LINE_BYTES_MAX: usize = 65_536;
-
-/// What a web browser is told; nothing it sent is executed.
-const HTTP_REPLY: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-     Content-Length: 63\r\n\r\nThis port speaks the line protocol of mini-broker and no HTTP.\n";
 
 /// What a connection may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +92,8 @@ pub struct LineCodec {
     is_consuming: bool,
     /// The first byte of a connection that does not speak lines.
     foreign: Option<u8>,
+    /// Bytes of verb and target of the request that was decoded last, where [`fast`] read it; else 0.
+    named: usize,
 }
 
 /// What the next bytes are.
@@ -141,6 +141,7 @@ impl LineCodec {
             remember: Remember::default(),
             is_consuming: false,
             foreign: None,
+            named: 0,
         }
     }
 
@@ -172,8 +173,8 @@ impl LineCodec {
             Mode::Lines => self.request(line, input, end),
             Mode::First => {
                 self.mode = Mode::Lines;
-                if is_http(line) {
-                    return self.close_with(Own::Static(HTTP_REPLY), input);
+                if http::is_request(line) {
+                    return self.close_with(Own::Static(http::REPLY), input);
                 }
                 self.request(line, input, end)
             }
@@ -458,28 +459,36 @@ impl LineCodec {
 impl Codec for LineCodec {
     #[inline]
     fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+        self.named = 0;
         if input.len() < self.needed {
             return Decoded::NeedMore;
         }
         match self.mode {
             // A front that was looked at before is not looked at from its start again.
-            Mode::Lines if self.scanned == 0 => match fast::append(input, &self.limits) {
-                Some(fast::Append {
-                    target,
-                    payload,
-                    used,
-                }) => Decoded::Request {
-                    request: Request::Append(target, payload),
-                    used,
-                },
-                None => self.line(input),
-            },
+            Mode::Lines if self.scanned == 0 => {
+                if let Some(append) = fast::append(input, &self.limits) {
+                    self.named = append.named;
+                    return Decoded::Request {
+                        request: Request::Append(append.target, append.record.into()),
+                        used: append.used,
+                    };
+                }
+                self.line(input)
+            }
             Mode::Lines | Mode::Tail | Mode::Consume { .. } => self.line(input),
             Mode::First => self.first(input),
             Mode::Discard { .. } => self.discard(input),
             Mode::Stopping(_) => Decoded::NeedMore,
             Mode::Closing => Decoded::Skip { used: input.len() },
         }
+    }
+
+    #[inline]
+    fn again<'a>(&self, before: &[u8], input: &'a [u8]) -> Option<(PlainRecord<'a>, usize)> {
+        if self.named == 0 {
+            return None;
+        }
+        fast::again(input, before.get(..self.named)?, &self.limits)
     }
 
     fn own_is_error(&self) -> bool {
@@ -568,19 +577,6 @@ impl Codec for LineCodec {
     fn is_closing(&self) -> bool {
         matches!(self.mode, Mode::Closing) && matches!(self.own, Own::Nothing)
     }
-}
-
-/// Whether a connection's first line has the form `<word> /... HTTP/1.x`: a web page must not be able to send requests.
-fn is_http(line: &[u8]) -> bool {
-    let mut rest = line;
-    let is_path = next_field(&mut rest).is_some()
-        && next_field(&mut rest).is_some_and(|path| path.starts_with(b"/"));
-    let mut version = None;
-    while let Some(field) = next_field(&mut rest) {
-        version = Some(field);
-    }
-    let minor = version.and_then(|field| field.strip_prefix(b"HTTP/1."));
-    is_path && minor.is_some_and(|minor| minor.len() == 1 && minor.iter().all(u8::is_ascii_digit))
 }
 
 #[cold]
