@@ -63,8 +63,8 @@ pub struct GroupInfo {
     pub name: String,
     /// Connections that consume in it.
     pub members: u32,
-    /// Topics that it consumes or has committed offsets of, as the broker lists them.
-    pub topics: Vec<String>,
+    /// Topics that it consumes or has committed offsets of.
+    pub topics: u32,
 }
 
 /// A connection for what an administrator asks. A lost one is made again by the next request.
@@ -347,14 +347,10 @@ impl Admin {
                 let [name, members, topics] = fields else {
                     return None;
                 };
-                let topics = text_of(topics)?;
-                let names = topics
-                    .split([',', ' '])
-                    .filter(|name| !name.is_empty() && *name != "-");
                 Some(GroupInfo {
                     name: text_of(name)?,
                     members: number_of(members)?,
-                    topics: names.map(ToOwned::to_owned).collect(),
+                    topics: number_of(topics)?,
                 })
             })
         })

@@ -28,9 +28,10 @@ mod producer;
 mod wire;
 
 pub use crate::api::{
-    ConfigSource, ErrorCode, OffsetSpec, PartitionHealth, PartitionInfo, TimeSpec, TopicInfo,
+    ConfigSource, ErrorCode, OffsetSpec, PartitionHealth, PartitionInfo, StartAt, TimeSpec,
+    TopicInfo,
 };
 pub use admin::{Admin, Committed, Description, GroupInfo, PartitionOffsets, TopicConfig};
-pub use consumer::{Consumer, Fetched, Options as ConsumerOptions, Records, Reset};
+pub use consumer::{Consumer, Fetched, GroupOptions, Options as ConsumerOptions, Records, Reset};
 pub use error::{Error, Refusal};
 pub use producer::{Delivery, Message, Options as ProducerOptions, Placed, Producer};

@@ -89,6 +89,12 @@ impl Connection {
         self.stream.write_all(bytes).map_err(|e| self.lost(e))
     }
 
+    /// Whether a line came already.
+    pub(super) fn has_line(&self) -> bool {
+        let rest = self.input.get(self.taken..).unwrap_or_default();
+        memchr(b'\n', rest).is_some()
+    }
+
     /// A line that came already, without its LF.
     pub(super) fn buffered_line(&mut self) -> Option<&[u8]> {
         let start = self.taken;

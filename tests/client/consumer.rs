@@ -286,7 +286,7 @@ fn a_topic_that_is_deleted_or_was_never_there_is_an_error() {
     consumer.assign("none", &[0], OffsetSpec::Earliest).unwrap();
     let error = consumer.poll(PATIENCE).unwrap_err();
     assert!(error.is_refusal(ErrorCode::UnknownTopic), "{error}");
-    consumer.unassign();
+    consumer.unassign().unwrap();
     assert!(consumer.assignment().is_empty());
     assert!(consumer.poll(Duration::ZERO).unwrap().is_empty());
     consumer.assign("t", &[7], OffsetSpec::Earliest).unwrap();

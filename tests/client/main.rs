@@ -8,6 +8,7 @@
 
 mod admin;
 mod consumer;
+mod group;
 mod producer;
 mod scripted;
 

@@ -31,6 +31,16 @@ pub struct Fetched<'a> {
 }
 
 impl<'a> Fetched<'a> {
+    /// What a producer would have to send for the same again.
+    pub(super) fn record(&self) -> Record<'a> {
+        Record {
+            timestamp: self.timestamp,
+            key: self.key,
+            value: self.value,
+            headers: self.header_block,
+        }
+    }
+
     /// Its headers, name and value.
     pub fn headers(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         format::headers(self.header_block)
@@ -92,6 +102,28 @@ impl Chunk {
             count,
         });
         (last, wrong)
+    }
+
+    /// Appends a record. Only to a chunk that is not filled by [`Chunk::check`].
+    pub(super) fn push(&mut self, partition: u32, offset: i64, record: &Record<'_>) {
+        let start = self.runs.last().map_or(0, |run| run.bytes.end);
+        self.bytes.truncate(start);
+        if format::v2::encode(offset, record, &mut self.bytes).is_err() {
+            // It came in a line, so it is far shorter than what the layout holds.
+            return;
+        }
+        let end = self.bytes.len();
+        match self.runs.last_mut() {
+            Some(run) if run.partition == partition => {
+                run.bytes.end = end;
+                run.count += 1;
+            }
+            Some(_) | None => self.runs.push(Run {
+                partition,
+                bytes: start..end,
+                count: 1,
+            }),
+        }
     }
 }
 
@@ -253,14 +285,11 @@ mod tests {
     fn a_buffer_is_used_again_once_its_records_are_dropped() {
         let mut pool = Pool::default();
         let mut chunk = pool.take();
-        assert!(
-            Layout::V2
-                .encode(7, &record(b"one"), chunk.buffer())
-                .is_ok()
-        );
-        let len = chunk.buffer().len();
-        assert_eq!(chunk.check(0, len), (Some(7), None));
+        chunk.push(0, 7, &record(b"one"));
+        chunk.push(1, 9, &record(b"two"));
         let records = pool.share(&Arc::from("t"), chunk);
+        let found: Vec<_> = records.iter().map(|r| (r.partition, r.offset)).collect();
+        assert_eq!(found, [(0, 7), (1, 9)]);
         assert!(pool.take().buffer().is_empty(), "the other one is in use");
         drop(records);
         assert!(!pool.take().buffer().is_empty());

@@ -90,6 +90,11 @@ impl<'a> Message<'a> {
         self
     }
 
+    /// Its headers in the record layout's own encoding.
+    pub(in super::super) fn into_headers(self) -> Vec<u8> {
+        self.headers
+    }
+
     /// Whether it can go into a BATCH, which carries keys and values alone.
     pub(super) fn is_plain(&self) -> bool {
         self.timestamp.is_none() && self.headers.is_empty()
