@@ -490,7 +490,9 @@ fn documentation() -> String {
 fn every_flag_is_documented() {
     let mut found = Vec::new();
     let documentation = documentation();
-    for subcommand in ["serve", "import", "dump", "verify", "shell"] {
+    for subcommand in [
+        "serve", "import", "dump", "verify", "shell", "produce", "consume",
+    ] {
         let help = Command::new(env!("CARGO_BIN_EXE_mini-broker"))
             .args([subcommand, "--help"])
             .output()

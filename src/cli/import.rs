@@ -16,9 +16,9 @@ use crate::dump::flat::{self, Flat, Next};
 use crate::format::DecodeError;
 use crate::fs::disk::DiskFs;
 use crate::record::Record;
-use crate::storage::data_dir::is_topic_name;
 
 use super::client::Client;
+use super::target::parse_target;
 use super::{Failure, start_log};
 
 /// Records between two syncs of an import into a data directory, and between two progress lines.
@@ -137,30 +137,6 @@ fn report(
         args.target
     );
     Ok(ExitCode::SUCCESS)
-}
-
-fn parse_target(target: &str) -> Result<(&str, Option<u32>), Failure> {
-    let (topic, partition) = match target.split_once('/') {
-        None => (target, None),
-        Some((topic, digits)) => {
-            let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-            let number = digits.parse().ok().filter(|_| is_plain);
-            (
-                topic,
-                Some(number.ok_or_else(|| {
-                    Failure::Usage(format!(
-                        "'{digits}' is not the number of a partition: TOPIC/0 would be right"
-                    ))
-                })?),
-            )
-        }
-    };
-    if !is_topic_name(topic) {
-        return Err(Failure::Usage(format!(
-            "'{topic}' is not the name of a topic: 1 to 249 of A-Z a-z 0-9 . _ -"
-        )));
-    }
-    Ok((topic, partition))
 }
 
 /// Which records of the file are known to be stored, counted from 1.

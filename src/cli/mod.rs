@@ -7,13 +7,19 @@
 
 mod client;
 pub mod completions;
+pub mod consume;
 pub mod dump;
+pub mod groups;
 pub mod import;
+mod online;
+pub mod produce;
 pub mod repair;
 pub mod retention;
 pub mod serve;
 pub mod shell;
 mod tail;
+mod target;
+pub mod topics;
 pub mod verify;
 
 use std::ffi::OsString;
@@ -82,6 +88,14 @@ enum Command {
     Repair(repair::Args),
     /// List what retention would delete
     Retention(retention::Args),
+    /// Bring lines, JSON records or files into a topic
+    Produce(produce::Args),
+    /// Print the records of a topic
+    Consume(consume::Args),
+    /// List, create, alter, describe or delete topics
+    Topics(topics::Args),
+    /// List, describe or reset consumer groups
+    Groups(groups::Args),
     /// Talk to a broker: lines with history, or one command
     Shell(shell::Args),
     /// Print what lets bash, zsh or fish complete subcommands and flags
@@ -108,6 +122,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure
         Some(Command::Verify(args)) => verify::run(&args),
         Some(Command::Repair(args)) => repair::run(&args),
         Some(Command::Retention(args)) => retention::run(&args),
+        Some(Command::Produce(args)) => produce::run(&args),
+        Some(Command::Consume(args)) => consume::run(&args),
+        Some(Command::Topics(args)) => topics::run(&args),
+        Some(Command::Groups(args)) => groups::run(&args),
         Some(Command::Shell(args)) => shell::run(&args),
         Some(Command::Completions(args)) => completions::completions(&args),
         Some(Command::Man(args)) => completions::man(&args),

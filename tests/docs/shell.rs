@@ -34,7 +34,7 @@ pub(crate) fn run(page: &Page) {
     script(&tools.join("nc"), NC);
     // The commands of the pages talk to the default port.
     let broker = format!(
-        "#!/bin/sh\ncase \"$1\" in shell) shift; exec '{BINARY}' shell --connect 127.0.0.1:{port} \"$@\";; *) exec '{BINARY}' \"$@\";; esac\n"
+        "#!/bin/sh\ncase \"$1\" in shell) shift; exec '{BINARY}' shell --connect 127.0.0.1:{port} \"$@\";; produce|consume|topics|groups) exec '{BINARY}' \"$@\" --connect 127.0.0.1:{port};; *) exec '{BINARY}' \"$@\";; esac\n"
     );
     script(&tools.join("mini-broker"), &broker);
     for (commands, output) in pairs {

@@ -7,7 +7,7 @@ use crate::record::StoredRecord;
 
 /// A form of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Form {
+pub enum Form {
     /// Fields separated by tabs, with the escapes of COPY.
     #[default]
     Tsv,
@@ -20,7 +20,7 @@ pub(super) enum Form {
 impl Form {
     /// The form of that name.
     #[must_use]
-    pub(super) fn of(name: &[u8]) -> Option<Self> {
+    pub fn of(name: &[u8]) -> Option<Self> {
         match name {
             b"tsv" => Some(Self::Tsv),
             b"json" => Some(Self::Json),
@@ -30,7 +30,7 @@ impl Form {
     }
 
     /// Appends a record and an LF. `with_partition` puts the partition in front of a tsv line; a json object always has it.
-    pub(super) fn line(
+    pub fn line(
         self,
         partition: u32,
         with_partition: bool,

@@ -14,7 +14,7 @@ mod forms;
 mod group_verbs;
 mod http;
 mod lexer;
-mod offsets;
+pub mod offsets;
 mod parse;
 mod payload;
 mod replies;
@@ -32,7 +32,7 @@ use crate::json::integer;
 use crate::outbox::Outbox;
 use crate::record::PlainRecord;
 
-use self::forms::Form;
+pub use self::forms::Form;
 use self::lexer::{bad, check_clean, next_field};
 use self::parse::{Command, Remember, Then};
 use self::payload::{Head, framing};

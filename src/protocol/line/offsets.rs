@@ -12,7 +12,7 @@ use super::lexer::{bad, check_clean, plain};
 ///
 /// # Errors
 /// `BAD_ARGUMENT` with the field and what would be right.
-pub(super) fn offset(field: &[u8]) -> Result<OffsetSpec, ApiError> {
+pub fn offset(field: &[u8]) -> Result<OffsetSpec, ApiError> {
     match field {
         b"earliest" => return Ok(OffsetSpec::Earliest),
         b"latest" => return Ok(OffsetSpec::Latest),
@@ -40,7 +40,7 @@ pub(super) fn offset(field: &[u8]) -> Result<OffsetSpec, ApiError> {
 ///
 /// # Errors
 /// `BAD_ARGUMENT` with the field and what would be right.
-pub(super) fn time(field: &[u8]) -> Result<TimeSpec, ApiError> {
+pub fn time(field: &[u8]) -> Result<TimeSpec, ApiError> {
     let spec = match field.split_first() {
         Some((b'-', ago)) => milliseconds_ago(ago).map(TimeSpec::Ago),
         _ => plain(field)
