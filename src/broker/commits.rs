@@ -137,13 +137,14 @@ impl<F: Fs> Broker<F> {
                 }
             }
         }
-        log::info!("opened groups={} commits={count}", self.groups.len());
         for (id, number, end) in lost {
             match end {
                 Some(end) => self.groups.set_lost(id, number, end),
                 None => self.groups.forget_commit(id, number),
             }
         }
+        self.groups.drop_unused();
+        log::info!("opened groups={} commits={count}", self.groups.len());
     }
 
     fn load_partition(&mut self, key: PartitionKey, now: Now) {

@@ -128,7 +128,12 @@ impl<F: Fs> Broker<F> {
             }
             // Nothing was sent yet, and nothing has to be.
             Acknowledged::NotSent(None) if committed.is_some_and(|offset| below <= offset) => None,
-            Acknowledged::NotSent(position) => {
+            Acknowledged::NotSent(None) => {
+                return Err(not_assigned(format!(
+                    "nothing of partition {partition} was sent since this connection has it"
+                )));
+            }
+            Acknowledged::NotSent(Some(position)) => {
                 return Err(not_sent(partition, offset, position));
             }
             Acknowledged::Nothing => self.groups.pending(share, partition),
@@ -254,10 +259,15 @@ impl<F: Fs> Broker<F> {
         }
     }
 
-    /// Whether a consumer is to be told of its partitions: that does not wait for room in its backlog, because others wait for it.
+    /// Whether a consumer is to be told of its partitions, or of its end: that does not wait for room in its backlog, because others
+    /// wait for it.
     #[must_use]
     pub fn has_notice(&self, connection: ConnectionId) -> bool {
-        self.groups.has_members() && self.groups.is_untold(connection)
+        let waiter = self.delayed.get(connection);
+        let ends = waiter.is_some_and(|waiter| {
+            matches!(waiter.wait, Wait::Consume(_)) && waiter.ended.is_some()
+        });
+        ends || self.groups.is_untold(connection)
     }
 
     /// Goes on with a CONSUME.
@@ -416,10 +426,10 @@ fn not_assigned(words: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::NotAssigned, words)
 }
 
-fn not_sent(partition: u32, offset: i64, position: Option<i64>) -> ApiError {
-    let sent = match position.map(|position| position.saturating_sub(1)) {
-        Some(last) if last >= 0 => format!("{last} is the last offset that can be"),
-        Some(_) | None => "nothing of it was sent yet".to_owned(),
+fn not_sent(partition: u32, offset: i64, position: i64) -> ApiError {
+    let sent = match position.saturating_sub(1) {
+        last if last >= 0 => format!("{last} is the last offset that can be"),
+        _ => "nothing of it was sent yet".to_owned(),
     };
     ApiError::new(
         ErrorCode::BadArgument,

@@ -24,6 +24,13 @@ pub(in crate::broker) struct Held {
     window: Window,
 }
 
+impl Held {
+    /// The offset behind what was sent, where that is more than was acknowledged.
+    pub(super) fn sent(&self) -> Option<i64> {
+        self.position.filter(|position| *position > self.acked)
+    }
+}
+
 /// What an acknowledgement did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::broker) enum Acknowledged {
@@ -59,6 +66,8 @@ pub(in crate::broker) struct Member {
     ack_wait: Option<Duration>,
     /// By number.
     pub(in crate::broker) held: Vec<Held>,
+    /// What it had and was not told yet that it has no more: where it comes back before that, nothing has happened.
+    parted: Vec<Held>,
     /// The place in `held` that is looked at first.
     turn: usize,
     inflight: u64,
@@ -80,6 +89,7 @@ impl Member {
             max_inflight: consume.max_inflight,
             ack_wait: consume.ack_wait,
             held: Vec::new(),
+            parted: Vec::new(),
             turn: 0,
             inflight: 0,
             is_untold: true,
@@ -91,29 +101,49 @@ impl Member {
     /// It has a partition from here on.
     pub(super) fn hold(&mut self, number: u32, key: PartitionKey) {
         let place = self.held.partition_point(|held| held.number < number);
-        let held = Held {
-            number,
-            key,
-            position: None,
-            acked: 0,
-            is_contested: false,
-            window: Window::default(),
+        let parted = self.parted.iter().position(|held| held.number == number);
+        let held = match parted.map(|at| self.parted.swap_remove(at)) {
+            Some(held) => Held {
+                // What is committed may be somebody else's word by now.
+                is_contested: true,
+                ..held
+            },
+            None => Held {
+                number,
+                key,
+                position: None,
+                acked: 0,
+                is_contested: false,
+                window: Window::default(),
+            },
         };
+        self.inflight += held.window.len();
         self.held.insert(place, held);
         self.is_untold = true;
     }
 
-    /// It has a partition no more.
-    pub(super) fn release(&mut self, number: u32) -> Option<Held> {
+    /// It has a partition no more; returns what is committed of it by that, where it does not acknowledge.
+    pub(super) fn release(&mut self, number: u32) -> Option<i64> {
         let place = self.place(number)?;
         let held = self.held.remove(place);
+        let sent = held.sent().filter(|_| self.ack == AckMode::Auto);
         self.inflight = self.inflight.saturating_sub(held.window.len());
         self.is_untold = true;
         self.turn = 0;
         if self.inflight == 0 {
             self.idle_since = None;
         }
-        Some(held)
+        self.parted.push(held);
+        sent
+    }
+
+    /// It is told which partitions it has: their numbers.
+    pub(super) fn tell(&mut self) -> Option<Vec<u32>> {
+        if !std::mem::take(&mut self.is_untold) {
+            return None;
+        }
+        self.parted.clear();
+        Some(self.held.iter().map(|held| held.number).collect())
     }
 
     fn place(&self, number: u32) -> Option<usize> {
@@ -261,11 +291,9 @@ impl Member {
 
 impl Groups {
     /// Commits what a member without acknowledgements was sent of a partition that it has no more: it must not come twice.
-    pub(super) fn commit_sent(&mut self, share: ShareId, held: &Held) {
-        if let Some(position) = held.position.filter(|position| *position > held.acked) {
-            // Where there is no room for one more commit, the records come twice.
-            drop(self.commit(share, held.number, position));
-        }
+    pub(super) fn commit_sent(&mut self, share: ShareId, partition: u32, sent: i64) {
+        // Where there is no room for one more commit, the records come twice.
+        drop(self.commit(share, partition, sent));
     }
 
     /// What was committed of a partition came from elsewhere; returns whether somebody has it.

@@ -253,7 +253,9 @@ impl Groups {
         let id = member.share;
         if member.ack == AckMode::Auto && how == Leave::Stopped {
             for held in &member.held {
-                self.commit_sent(id, held);
+                if let Some(sent) = held.sent() {
+                    self.commit_sent(id, held.number, sent);
+                }
             }
         }
         let share = self.shares.get_mut(id.0)?;
@@ -295,7 +297,7 @@ impl Groups {
             .collect();
         let assigned = assignment::assign(&owners, share.members.len());
         let mut changed = BTreeSet::new();
-        let mut released = Vec::new();
+        let mut sent = Vec::new();
         for (((part, number), key), owner) in
             share.parts.iter_mut().zip(0_u32..).zip(keys).zip(assigned)
         {
@@ -306,7 +308,7 @@ impl Groups {
             if let Some(before) = part.owner.take()
                 && let Some(member) = self.members.get_mut(&before)
             {
-                released.extend(member.release(number).map(|held| (member.ack, held)));
+                sent.extend(member.release(number).map(|sent| (number, sent)));
                 part.untold.push(before);
                 changed.insert(before);
             }
@@ -314,6 +316,7 @@ impl Groups {
                 && let Some(member) = self.members.get_mut(&owner)
             {
                 member.hold(number, *key);
+                part.untold.retain(|other| *other != owner);
                 part.owner = Some(owner);
                 changed.insert(owner);
                 if part.after_turn.is_some_and(|after| after >= turn) {
@@ -321,10 +324,8 @@ impl Groups {
                 }
             }
         }
-        for (ack, held) in released {
-            if ack == AckMode::Auto {
-                self.commit_sent(id, &held);
-            }
+        for (number, sent) in sent {
+            self.commit_sent(id, number, sent);
         }
         changed.into_iter().collect()
     }
@@ -332,10 +333,7 @@ impl Groups {
     /// The partitions of a member, which it is told now; `None` where it knows.
     pub(super) fn tell(&mut self, connection: ConnectionId, turn: u64) -> Option<Vec<u32>> {
         let member = self.members.get_mut(&connection)?;
-        if !std::mem::take(&mut member.is_untold) {
-            return None;
-        }
-        let numbers = member.held.iter().map(|held| held.number).collect();
+        let numbers = member.tell()?;
         let share = self.shares.get_mut(member.share.0)?;
         for part in &mut share.parts {
             let count = part.untold.len();
@@ -482,7 +480,7 @@ impl Groups {
     }
 
     /// Drops what was used once and holds nothing.
-    fn drop_unused(&mut self) {
+    pub(super) fn drop_unused(&mut self) {
         let is_unused = |share: &Share| share.members.is_empty() && share.commits.is_empty();
         let unused: Vec<ShareId> = self
             .shares

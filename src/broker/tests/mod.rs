@@ -10,6 +10,7 @@ mod admin;
 mod appends;
 mod cleaning;
 mod durability;
+mod groups;
 mod readers;
 mod retention;
 mod sim;
