@@ -289,6 +289,11 @@ struct JsonFields {
 
 impl JsonRecord {
     fn parse(line: &[u8]) -> Result<Self, String> {
+        // The derived reader would take an array for the fields in their order.
+        let first = line.trim_ascii_start().first();
+        if first.is_some_and(|&byte| byte != b'{') {
+            return Err(r#"a record is an object, such as {"value":"x"}"#.to_owned());
+        }
         let fields: JsonFields = serde_json::from_slice(line).map_err(|e| e.to_string())?;
         if fields.crc.is_some() {
             return Err("it is marked as damaged".to_owned());
@@ -363,7 +368,8 @@ mod tests {
     fn what_is_no_record_is_refused_with_what_is_wrong() {
         for (line, words) in [
             ("", "EOF"),
-            ("[1]", "invalid type"),
+            ("[1]", "is an object"),
+            (r#"[0,1,"key",null,"value",null,[],null]"#, "is an object"),
             (r#"{"valu":"x"}"#, "unknown field `valu`"),
             (r#"{"value":5}"#, "invalid type"),
             (r#"{"partition":-1}"#, "invalid value"),
