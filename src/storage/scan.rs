@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::format::Layout;
 use crate::fs::{File, Fs, OpenMode};
@@ -16,8 +17,10 @@ use super::time_index::{TimeIndex, TimeRow};
 use super::walk::{Bounds, Step, Walk, detect_layout};
 use super::window::Window;
 
-/// Bytes that a look at one place reads at once.
-const LOOK_CHUNK_BYTES: usize = 8 * 1024;
+/// Bytes that a look at one place reads at once: a head, or a small entry.
+const LOOK_CHUNK_BYTES: usize = 512;
+/// Bytes that a look at many heads in a row reads at once.
+const HEADS_CHUNK_BYTES: u64 = 8 * 1024;
 
 /// What is scanned, and how.
 pub(super) struct Scan<'s, F: Fs> {
@@ -90,6 +93,7 @@ impl<F: Fs> Scan<'_, F> {
             upper,
             layout,
         };
+        let first = window.head(layout, 0)?.ok();
         let mut start = Start::default();
         if let Some(index) = &index {
             start = self.start(&bounds, index, &mut window)?;
@@ -98,7 +102,6 @@ impl<F: Fs> Scan<'_, F> {
         if let (Some(index), Some(row)) = (&index, start.row) {
             builder = prepare_times(&bounds, index, time.as_ref(), row, &mut start, &mut window)?;
         }
-        let first = window.head(layout, 0)?.ok();
         let looked = window.read_bytes();
         let mut window = Window::new(log, self.name.size, SCAN_CHUNK_BYTES, window.into_buffer());
         let mut scanned = self.walk(bounds, rows, start, builder, &mut window)?;
@@ -275,6 +278,8 @@ fn times_between<F: File>(
     let mut builder = RowBuilder::after(Some(row), last);
     let mut is_named = last.is_none();
     let mut at_least = bounds.base;
+    let span = u64::from(row.position).saturating_sub(position);
+    window.read_at_least(span.min(HEADS_CHUNK_BYTES));
     while position < u64::from(row.position) {
         // Damage down there is not this scan's business; it ends what can be known of times.
         let Ok(head) = bounds.good_head(window, position, at_least)? else {
@@ -294,6 +299,7 @@ fn times_between<F: File>(
         position += u64::from(head.length);
         at_least = head.last_offset + 1;
     }
+    window.read_at_least(LOOK_CHUNK_BYTES as u64);
     if last.is_some_and(|last| last.relative == row.relative) {
         let head = bounds.good_head(window, u64::from(row.position), bounds.base)?;
         is_named =
@@ -341,75 +347,75 @@ impl Scanned {
     /// tail was changed.
     pub(super) fn write_rows<F: Fs>(&self, fs: &F, name: &SealedName<'_>) -> io::Result<bool> {
         let path = |suffix| segment_file(name.dir, name.base, suffix);
-        let (kept, rows) = (self.offset_rows_kept, &self.builder.offset_rows);
-        if !holds::<F, OffsetRow>(fs, &path("index"), kept, rows)? {
+        let is_sealed = name.upper != i64::MAX;
+        let offsets = Change::of(
+            fs,
+            path("index"),
+            self.offset_rows_kept,
+            &self.builder.offset_rows,
+        )?;
+        if !offsets.missing.is_empty() {
             rebuild::cut_index::<F, TimeRow>(fs, &path("timeindex"), self.time_rows_kept)?;
         }
-        let is_sealed = name.upper != i64::MAX;
-        let offsets = bring_to(fs, &path("index"), kept, rows, is_sealed)?;
-        let times = bring_to(
+        let is_changed = offsets.make(fs, is_sealed)?;
+        let times = Change::of(
             fs,
-            &path("timeindex"),
+            path("timeindex"),
             self.time_rows_kept,
             &self.builder.time_rows,
-            is_sealed,
         )?;
-        Ok(offsets || times)
+        Ok(times.make(fs, is_sealed)? || is_changed)
     }
 }
 
-/// Whether an index file consists of its first `kept` rows and `rows`, an unused tail aside.
-fn holds<F: Fs, R: Row>(
-    fs: &F,
-    path: &std::path::Path,
-    kept: usize,
-    rows: &[R],
-) -> io::Result<bool> {
-    let old = optional(SparseIndex::<F::File, R>::open_unsure(fs, path))?;
-    let mut numbered = rows.iter().zip(kept..);
-    Ok(old.is_some_and(|old| {
-        old.len() >= kept && numbered.all(|(row, number)| old.get(number) == Some(*row))
-    }))
-}
-
-/// Makes an index file one of its first `kept` rows and `rows`. Rows that are there already are not written: a full disk does not
+/// What makes an index file one of its first `kept` rows and some more. Rows that are there already are not written: a full disk does not
 /// stop a start.
-fn bring_to<F: Fs, R: Row>(
-    fs: &F,
-    path: &std::path::Path,
+struct Change<'r, R> {
+    path: PathBuf,
+    /// Rows of the file that stay.
     kept: usize,
-    rows: &[R],
-    is_sealed: bool,
-) -> io::Result<bool> {
-    let old = optional(SparseIndex::<F::File, R>::open_unsure(fs, path))?;
-    let same = old.as_ref().map_or(0, |old| {
-        rows.iter()
-            .zip(kept..)
-            .take_while(|(row, number)| old.get(*number) == Some(**row))
-            .count()
-    });
-    let had_more = old.as_ref().is_some_and(|old| {
-        old.get(kept + same)
-            .zip(old.get((kept + same).saturating_sub(1)))
-            .is_some_and(|(next, last)| kept + same == 0 || next.rises_above(&last))
-    });
-    drop(old);
-    let missing = rows.get(same..).unwrap_or_default();
-    let file = fs.open(path, OpenMode::CreateOrKeep)?;
-    let len = ((kept + same) * R::BYTES) as u64;
-    if file.len()? != len {
-        file.set_len(len)?;
+    missing: &'r [R],
+    /// Whether more than unused room goes.
+    cuts_rows: bool,
+}
+
+impl<'r, R: Row> Change<'r, R> {
+    fn of<F: Fs>(fs: &F, path: PathBuf, kept: usize, rows: &'r [R]) -> io::Result<Self> {
+        let old = optional(SparseIndex::<F::File, R>::open_unsure(fs, &path))?;
+        let row = |number| old.as_ref().and_then(|old| old.get(number));
+        let is_there = |(number, wanted): &(usize, &R)| row(*number) == Some(**wanted);
+        let same = (kept..).zip(rows).take_while(is_there).count();
+        let kept = kept + same;
+        let next = row(kept);
+        let before = kept.checked_sub(1).and_then(row);
+        let cuts_rows =
+            next.is_some_and(|next| before.is_none_or(|before| next.rises_above(&before)));
+        Ok(Self {
+            path,
+            kept,
+            missing: rows.get(same..).unwrap_or_default(),
+            cuts_rows,
+        })
     }
-    let mut bytes = Vec::with_capacity(missing.len() * R::BYTES);
-    for row in missing {
-        row.encode(&mut bytes);
+
+    /// Does it; says whether anything but unused room was changed.
+    fn make<F: Fs>(&self, fs: &F, is_sealed: bool) -> io::Result<bool> {
+        let file = fs.open(&self.path, OpenMode::CreateOrKeep)?;
+        let len = (self.kept * R::BYTES) as u64;
+        if file.len()? != len {
+            file.set_len(len)?;
+        }
+        let mut bytes = Vec::with_capacity(self.missing.len() * R::BYTES);
+        for row in self.missing {
+            row.encode(&mut bytes);
+        }
+        file.write_all_at(&bytes, len)?;
+        let is_changed = !self.missing.is_empty() || self.cuts_rows;
+        // Where nothing changed, that of the active segment is synced when it is sealed. Where something did, the two indexes were
+        // written together, and a power cut must not leave one of them.
+        if is_sealed || is_changed {
+            file.sync_data()?;
+        }
+        Ok(is_changed)
     }
-    file.write_all_at(&bytes, len)?;
-    let is_changed = !missing.is_empty() || had_more;
-    // Where nothing changed, that of the active segment is synced when it is sealed. Where something did, the two indexes were
-    // written together, and a power cut must not leave one of them.
-    if is_sealed || is_changed {
-        file.sync_data()?;
-    }
-    Ok(is_changed)
 }

@@ -103,7 +103,8 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         Ok((index, is_odd))
     }
 
-    /// Opens an index file that a killed broker may have left with unused room, for looking at its rows. They are read and not mapped.
+    /// Opens an index file that a killed broker may have left with unused room, for looking at its rows. They are read and not mapped, and
+    /// only those that are asked for: [`SparseIndex::last`] gives none.
     pub(super) fn open_unsure<S: Fs<File = F>>(fs: &S, path: &Path) -> io::Result<Self> {
         let file = fs.open(path, OpenMode::Read)?;
         let rows = usize::try_from(file.len()?).unwrap_or(usize::MAX) / R::BYTES;
@@ -114,7 +115,6 @@ impl<F: File, R: Row> SparseIndex<F, R> {
             file,
             held: RefCell::default(),
         });
-        index.last = index.last_written();
         Ok(index)
     }
 
@@ -293,8 +293,8 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
-/// Rows that are read at once.
-const CHUNK_ROWS: usize = 4096;
+/// Rows that are read at once: few, since a start after a kill looks at the first rows of every partition's active segment.
+const CHUNK_ROWS: usize = 256;
 
 impl<F: File> Chunks<F> {
     /// Row `number`; `None` where the system does not give it.

@@ -54,6 +54,11 @@ impl<'f> Window<'f> {
         }
     }
 
+    /// From here on it reads so many bytes at once, or what is asked for where that is more.
+    pub(super) fn read_at_least(&mut self, chunk: u64) {
+        self.chunk = usize::try_from(chunk).unwrap_or(usize::MAX);
+    }
+
     /// Gives the buffer back, for the next window.
     #[must_use]
     pub fn into_buffer(self) -> Vec<u8> {

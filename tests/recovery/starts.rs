@@ -139,6 +139,31 @@ fn only_tails_are_scanned() {
     );
 }
 
+/// The room that an index is given is a hole of megabytes, and a broker may have thousands of partitions.
+#[test]
+fn a_start_after_a_kill_reads_no_unused_room_of_an_index() {
+    let config = LogConfig {
+        segment_bytes: 16 * 1024,
+        segment_index_bytes: 10 * 1024 * 1024,
+        index_interval_bytes: 4096,
+        ..small_config()
+    };
+    let fs = FaultFs::new(MemFs::new());
+    let mut world = World::start(&fs, FsyncPolicy::Never, config, NOW).unwrap();
+    let records: Vec<_> = (0..2000).map(record).collect();
+    world.put(&records, NOW);
+    world.stop().unwrap();
+    let mut world = World::start(&fs, FsyncPolicy::Never, config, NOW).unwrap();
+    world.put(&[record(2000)], NOW);
+    drop(world);
+    let fs = FaultFs::new(fs.inner().kill());
+    let mut world = World::start(&fs, FsyncPolicy::Never, config, NOW).unwrap();
+    let read = fs.inner().bytes_read();
+    assert!(world.log.bytes() > 150_000, "{} bytes", world.log.bytes());
+    assert!(read < 40_000, "{read} bytes read");
+    assert_eq!(read_all(&mut world.log).0.len(), 2001);
+}
+
 #[test]
 fn a_clean_start_does_not_grow_with_the_number_of_segments() {
     let config = LogConfig {
