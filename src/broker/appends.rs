@@ -475,7 +475,7 @@ impl<F: Fs> Broker<F> {
             self.expire_groups(clock.now());
         }
         if self.checkpoint_due.is_some_and(|due| due <= started) {
-            self.checkpoint();
+            self.checkpoint(started);
         }
         if let Some(key) = self.background.pop_front() {
             self.sync_sealed(key, started);
@@ -531,7 +531,7 @@ impl<F: Fs> Broker<F> {
     }
 
     /// Replaces recovery-point. Where that fails the old one stays, whose lower values are still true, and the next second tries again.
-    pub(super) fn checkpoint(&mut self) {
+    pub(super) fn checkpoint(&mut self, mono: Duration) {
         for key in std::mem::take(&mut self.moved) {
             let Some(partition) = self.partitions.get_mut(key) else {
                 continue;
@@ -549,6 +549,7 @@ impl<F: Fs> Broker<F> {
             log::warn!(
                 "recovery-point could not be replaced, a start after a crash scans more: {error}"
             );
+            self.checkpoint_due = Some(mono.saturating_add(CHECKPOINT_INTERVAL));
         }
     }
 }

@@ -190,7 +190,7 @@ impl<F: Fs> Broker<F> {
                 failure.get_or_insert(error.to_string());
             }
         }
-        self.checkpoint();
+        self.checkpoint(clock.now().mono);
         if let Some(failure) = failure {
             return Err(format!(
                 "the stop is not clean, the next start looks at all tails: {failure}"

@@ -193,6 +193,31 @@ fn recovery_point_is_replaced_at_most_once_a_second_and_exactly_at_a_stop() {
 }
 
 #[test]
+fn a_recovery_point_that_could_not_be_replaced_is_tried_again_each_second() {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    rig.put("a", "x");
+    rig.fs.arm(Fault {
+        at: 0,
+        from_then_on: true,
+        kind: FaultKind::NoSpace,
+        reads: false,
+    });
+    for _ in 0..2 {
+        rig.pass(Duration::from_secs(1));
+        rig.broker.tick(&rig.clock);
+        let next = rig.now().mono + Duration::from_secs(1);
+        assert_eq!(rig.deadline(), Some(next), "no append moves it again");
+    }
+    rig.fs.disarm();
+    rig.pass(Duration::from_secs(1));
+    rig.broker.tick(&rig.clock);
+    assert_eq!(rig.deadline(), None);
+    let text = crate::fs::read_file(&rig.mem, Path::new("/data/recovery-point"), 1 << 20).unwrap();
+    assert!(String::from_utf8(text).unwrap().contains("a 0 1"));
+}
+
+#[test]
 fn under_never_sealed_segments_are_synced_in_the_background_and_then_durable() {
     let mut rig = Rig::new(FsyncPolicy::Never);
     rig.create("a", 1, &[("segment.bytes", "14")]);
