@@ -265,14 +265,8 @@ impl<F: Fs> Broker<F> {
         if let Some(written) = written {
             self.decide_commits(written, clock);
         }
-        self.flushes += 1;
-        if !self.sync_waiters.is_empty() {
-            for key in self.partitions.keys() {
-                self.sync(key, clock);
-            }
-            for connection in std::mem::take(&mut self.sync_waiters) {
-                self.delayed.wake_one(connection);
-            }
+        if self.sync_rounds.is_wanted() {
+            self.sync_slice(clock);
         }
     }
 
@@ -358,7 +352,7 @@ impl<F: Fs> Broker<F> {
 
     /// Makes everything that the partition holds durable. A failure is final: the partition is read-only from then on, and
     /// what this turn appended past the durable end is lost to its clients.
-    fn sync(&mut self, key: PartitionKey, clock: &dyn Clock) {
+    pub(super) fn sync(&mut self, key: PartitionKey, clock: &dyn Clock) {
         let Some(partition) = self.partitions.get_mut(key) else {
             return;
         };
@@ -414,7 +408,7 @@ impl<F: Fs> Broker<F> {
     }
 
     /// Lets readers see what the policy allows, and wakes those who wait for it.
-    fn publish(&mut self, key: PartitionKey) {
+    pub(super) fn publish(&mut self, key: PartitionKey) {
         let Some(partition) = self.partitions.get_mut(key) else {
             return;
         };
@@ -481,6 +475,7 @@ impl<F: Fs> Broker<F> {
             self.sync_sealed(key, started);
         }
         self.deletions.work(&self.fs, started);
+        self.delete_slice();
         if !self.retention_slice(clock) {
             self.cleaning_slice(clock);
         }

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -47,39 +47,96 @@ pub(super) enum Parked {
         max_bytes: u64,
         min_bytes: u64,
     },
-    /// SYNC, until there were more flushes than these.
-    Sync { flushes: u64 },
+    /// SYNC, until this round is over.
+    Sync { round: u64 },
 }
 
-/// A tail: where it is in each partition, and whose turn it is.
+/// A tail: where it is in each partition, and which of them may have something for it. A partition without news costs it nothing.
 #[derive(Debug)]
 pub(super) struct Tail {
-    pub(super) positions: Vec<Position>,
-    /// The place in `positions` that is looked at first.
-    pub(super) turn: usize,
+    followed: Vec<Followed>,
+    /// Places in `followed` that may have records to give, each once; the one in front is served next.
+    news: VecDeque<usize>,
     /// Whether it follows every partition of its topic, those to come included.
-    pub(super) is_of_all: bool,
+    is_of_all: bool,
+}
+
+/// A partition that a tail follows.
+#[derive(Debug)]
+struct Followed {
+    position: Position,
+    /// Whether it stands in `news`.
+    has_news: bool,
 }
 
 impl Tail {
-    /// The first partition, from the one whose turn it is on, of which `has_more` is true.
-    pub(super) fn next(&self, has_more: impl Fn(&Position) -> bool) -> Option<(usize, Position)> {
-        let places = (self.turn..self.positions.len()).chain(0..self.turn);
-        places
-            .filter_map(|place| Some((place, *self.positions.get(place)?)))
-            .find(|(_, position)| has_more(position))
+    /// A tail that looks at each of these once, and then at those it is told of.
+    pub(super) fn new(positions: Vec<Position>, is_of_all: bool) -> Self {
+        let mut tail = Self {
+            followed: Vec::with_capacity(positions.len()),
+            news: VecDeque::new(),
+            is_of_all,
+        };
+        for position in positions {
+            tail.follow(position);
+        }
+        tail
     }
 
-    /// Goes on in one partition, and gives the turn to the one behind it.
-    pub(super) fn advance(&mut self, place: usize, offset: i64) {
-        if let Some(position) = self.positions.get_mut(place) {
-            position.offset = offset;
+    /// Follows one more, and gives its place.
+    fn follow(&mut self, position: Position) -> usize {
+        let place = self.followed.len();
+        self.followed.push(Followed {
+            position,
+            has_news: true,
+        });
+        self.news.push_back(place);
+        place
+    }
+
+    /// There may be something at this place.
+    fn note_news(&mut self, place: usize) {
+        if let Some(followed) = self.followed.get_mut(place)
+            && !followed.has_news
+        {
+            followed.has_news = true;
+            self.news.push_back(place);
         }
-        self.turn = if place + 1 < self.positions.len() {
-            place + 1
-        } else {
-            0
-        };
+    }
+
+    /// The place and position that are served next: the first with news of which `has_more` is true. Those before it have no news any more.
+    pub(super) fn next(
+        &mut self,
+        has_more: impl Fn(&Position) -> bool,
+    ) -> Option<(usize, Position)> {
+        while let Some(&place) = self.news.front() {
+            if let Some(followed) = self.followed.get_mut(place) {
+                if has_more(&followed.position) {
+                    return Some((place, followed.position));
+                }
+                followed.has_news = false;
+            }
+            self.news.pop_front();
+        }
+        None
+    }
+
+    /// Goes on in the partition of that number, and gives the turn to the next with news. Returns where it was; `None` where it does not
+    /// follow it.
+    pub(super) fn advance(&mut self, number: u32, offset: i64) -> Option<i64> {
+        // Partitions are followed in the order of their numbers, or one alone.
+        let place = usize::try_from(number)
+            .unwrap_or(usize::MAX)
+            .min(self.followed.len().saturating_sub(1));
+        let position = &mut self.followed.get_mut(place)?.position;
+        if position.number != number {
+            return None;
+        }
+        let before = std::mem::replace(&mut position.offset, offset);
+        if self.news.front() == Some(&place) {
+            self.news.rotate_left(1);
+        }
+        Some(before)
     }
 }
 
@@ -96,12 +153,16 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    fn keys(&self) -> Vec<PartitionKey> {
+    /// What it waits for, each beside its place in a tail.
+    fn keys(&self) -> Vec<(PartitionKey, usize)> {
         match &self.wait {
-            Wait::Parked(Parked::Read { at, .. } | Parked::Fetch { at, .. }) => vec![at.key],
+            Wait::Parked(Parked::Read { at, .. } | Parked::Fetch { at, .. }) => vec![(at.key, 0)],
             Wait::Parked(Parked::Sync { .. }) => Vec::new(),
-            Wait::Tail(tail) => tail.positions.iter().map(|position| position.key).collect(),
-            Wait::Consume(keys) => keys.clone(),
+            Wait::Tail(tail) => {
+                let keys = tail.followed.iter().map(|followed| followed.position.key);
+                keys.zip(0..).collect()
+            }
+            Wait::Consume(keys) => keys.iter().map(|&key| (key, 0)).collect(),
         }
     }
 }
@@ -110,12 +171,17 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub(super) struct DelayedFetches {
     waiters: HashMap<ConnectionId, Waiter>,
-    by_partition: BTreeSet<(PartitionKey, ConnectionId)>,
+    /// Who waits for a partition, and its place where that is a tail.
+    by_partition: BTreeMap<(PartitionKey, ConnectionId), usize>,
     deadlines: BTreeSet<(Duration, ConnectionId)>,
     /// Connections that can go on, each once.
     ready: VecDeque<ConnectionId>,
-    /// Partitions whose waiters can go on, with the waiter last named. At most two of a partition: one begun, one not.
-    woken: VecDeque<(PartitionKey, Option<ConnectionId>)>,
+    /// Partitions whose waiters can go on, each once.
+    woken: VecDeque<PartitionKey>,
+    /// The same.
+    is_woken: HashSet<PartitionKey>,
+    /// A partition whose waiters are being named, and the one last named.
+    begun: Option<(PartitionKey, ConnectionId)>,
 }
 
 impl DelayedFetches {
@@ -133,8 +199,9 @@ impl DelayedFetches {
             ended: None,
             is_ready: false,
         };
+        let keys = waiter.keys().into_iter();
         self.by_partition
-            .extend(waiter.keys().into_iter().map(|key| (key, connection)));
+            .extend(keys.map(|(key, place)| ((key, connection), place)));
         self.deadlines
             .extend(deadline.map(|deadline| (deadline, connection)));
         self.waiters.insert(connection, waiter);
@@ -143,7 +210,7 @@ impl DelayedFetches {
     /// Ends the waiting of a connection and gives what it waited for.
     pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&connection)?;
-        for key in waiter.keys() {
+        for (key, _) in waiter.keys() {
             self.by_partition.remove(&(key, connection));
         }
         if let Some(deadline) = waiter.deadline {
@@ -157,11 +224,11 @@ impl DelayedFetches {
         let Some(waiter) = self.waiters.get_mut(&connection) else {
             return;
         };
-        for key in waiter.keys() {
+        for (key, _) in waiter.keys() {
             self.by_partition.remove(&(key, connection));
         }
         self.by_partition
-            .extend(keys.iter().map(|&key| (key, connection)));
+            .extend(keys.iter().map(|&key| ((key, connection), 0)));
         waiter.wait = Wait::Consume(keys);
     }
 
@@ -196,19 +263,24 @@ impl DelayedFetches {
         self.waiter_after(key, None).is_some()
     }
 
-    fn waiter_after(&self, key: PartitionKey, last: Option<ConnectionId>) -> Option<ConnectionId> {
+    fn waiter_after(
+        &self,
+        key: PartitionKey,
+        last: Option<ConnectionId>,
+    ) -> Option<(ConnectionId, usize)> {
         let from = match last {
             None => Bound::Included((key, ConnectionId(0))),
             Some(last) => Bound::Excluded((key, last)),
         };
-        let (found, connection) = self.by_partition.range((from, Bound::Unbounded)).next()?;
-        (*found == key).then_some(*connection)
+        let next = self.by_partition.range((from, Bound::Unbounded)).next();
+        let (&(found, connection), &place) = next?;
+        (found == key).then_some((connection, place))
     }
 
     /// The partition's high watermark moved.
     pub(super) fn wake(&mut self, key: PartitionKey) {
-        if self.has_waiters(key) && !self.woken.contains(&(key, None)) {
-            self.woken.push_back((key, None));
+        if self.has_waiters(key) && self.is_woken.insert(key) {
+            self.woken.push_back(key);
         }
     }
 
@@ -225,7 +297,7 @@ impl DelayedFetches {
     /// A topic has more partitions, from these positions on: the tails of all its partitions, found by one that it had, follow them too.
     pub(super) fn add_partitions(&mut self, known: PartitionKey, more: &[Position]) {
         let mut last = None;
-        while let Some(connection) = self.waiter_after(known, last) {
+        while let Some((connection, _)) = self.waiter_after(known, last) {
             last = Some(connection);
             if let Some(Waiter {
                 wait: Wait::Tail(tail),
@@ -233,21 +305,25 @@ impl DelayedFetches {
             }) = self.waiters.get_mut(&connection)
                 && tail.is_of_all
             {
-                tail.positions.extend_from_slice(more);
-                self.by_partition
-                    .extend(more.iter().map(|position| (position.key, connection)));
+                for &position in more {
+                    let place = tail.follow(position);
+                    self.by_partition.insert((position.key, connection), place);
+                }
             }
         }
     }
 
     /// The partition is gone: everybody who waits for it ends with the error. Its key may be given anew.
     pub(super) fn end(&mut self, key: PartitionKey, error: &ApiError) {
-        self.woken.retain(|(woken, _)| *woken != key);
-        while let Some(connection) = self.waiter_after(key, None) {
+        if self.is_woken.remove(&key) {
+            self.woken.retain(|woken| *woken != key);
+        }
+        self.begun = self.begun.filter(|(begun, _)| *begun != key);
+        while let Some((connection, _)) = self.waiter_after(key, None) {
             self.by_partition.remove(&(key, connection));
             if let Some(waiter) = self.waiters.get_mut(&connection) {
                 waiter.ended.get_or_insert_with(|| error.clone());
-                for other in waiter.keys() {
+                for (other, _) in waiter.keys() {
                     self.by_partition.remove(&(other, connection));
                 }
             }
@@ -262,7 +338,7 @@ impl DelayedFetches {
             return;
         };
         waiter.ended.get_or_insert(error);
-        for key in waiter.keys() {
+        for (key, _) in waiter.keys() {
             self.by_partition.remove(&(key, connection));
         }
         self.wake_one(connection);
@@ -282,18 +358,36 @@ impl DelayedFetches {
             self.deadlines.pop_first();
             return Some(connection);
         }
-        while let Some((key, last)) = self.woken.pop_front() {
-            if let Some(connection) = self.waiter_after(key, last) {
-                self.woken.push_front((key, Some(connection)));
-                return Some(connection);
+        self.next_woken()
+    }
+
+    fn next_woken(&mut self) -> Option<ConnectionId> {
+        loop {
+            let (key, last) = match self.begun.take() {
+                Some((key, last)) => (key, Some(last)),
+                None => (self.woken.pop_front()?, None),
+            };
+            if last.is_none() {
+                self.is_woken.remove(&key);
             }
+            let Some((connection, place)) = self.waiter_after(key, last) else {
+                continue;
+            };
+            self.begun = Some((key, connection));
+            if let Some(Waiter {
+                wait: Wait::Tail(tail),
+                ..
+            }) = self.waiters.get_mut(&connection)
+            {
+                tail.note_news(place);
+            }
+            return Some(connection);
         }
-        None
     }
 
     /// When [`DelayedFetches::next_ready`] names somebody at the latest; zero for at once.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        if self.ready.is_empty() && self.woken.is_empty() {
+        if self.ready.is_empty() && self.woken.is_empty() && self.begun.is_none() {
             self.deadlines.first().map(|&(deadline, _)| deadline)
         } else {
             Some(Duration::ZERO)
@@ -328,11 +422,7 @@ mod tests {
             number: key.0,
             offset: 0,
         });
-        Wait::Tail(Tail {
-            positions: positions.collect(),
-            turn: 0,
-            is_of_all: false,
-        })
+        Wait::Tail(Tail::new(positions.collect(), false))
     }
 
     fn named(delayed: &mut DelayedFetches, mono: Duration) -> Vec<u64> {
@@ -412,12 +502,12 @@ mod tests {
         delayed.end(B, &gone);
         assert_eq!(named(&mut delayed, Duration::ZERO), [1, 2]);
         let ended = delayed
-            .get(ConnectionId(1))
+            .get_mut(ConnectionId(1))
             .and_then(|waiter| waiter.ended.clone());
         assert_eq!(ended, Some(gone));
         assert!(
             delayed
-                .get(ConnectionId(3))
+                .get_mut(ConnectionId(3))
                 .is_some_and(|waiter| waiter.ended.is_none())
         );
         delayed.park(ConnectionId(4), read(A), LATER);
@@ -429,22 +519,78 @@ mod tests {
         );
     }
 
+    /// A tail of partitions 0 to 2.
+    fn tail_of_three() -> Tail {
+        let positions = (0..3).map(|number| Position {
+            key: PartitionKey(number),
+            number,
+            offset: 0,
+        });
+        Tail::new(positions.collect(), false)
+    }
+
     #[test]
     fn a_tail_of_many_partitions_takes_them_in_turn() {
-        let Wait::Tail(mut tail) = tail(&[A, B, PartitionKey(3)]) else {
-            return;
-        };
+        let mut tail = tail_of_three();
         let mut order = Vec::new();
         for _ in 0..5 {
-            let (place, position) = tail.next(|p| p.key != B).expect("two have more");
-            order.push(position.key.0);
-            tail.advance(place, position.offset + 1);
+            let (_, position) = tail.next(|p| p.number != 1).expect("two have more");
+            order.push(position.number);
+            let before = tail.advance(position.number, position.offset + 1);
+            assert_eq!(before, Some(position.offset));
         }
-        assert_eq!(order, [1, 3, 1, 3, 1]);
+        assert_eq!(order, [0, 2, 0, 2, 0]);
         assert_eq!(tail.next(|_| false), None);
-        assert_eq!(
-            tail.positions.iter().map(|p| p.offset).collect::<Vec<_>>(),
-            [3, 0, 2]
-        );
+        let offsets = tail.followed.iter().map(|f| f.position.offset);
+        assert_eq!(offsets.collect::<Vec<_>>(), [3, 0, 2]);
+        assert_eq!(tail.advance(3, 9), None);
+    }
+
+    #[test]
+    fn a_tail_looks_only_at_partitions_with_news() {
+        let mut tail = tail_of_three();
+        let looks = std::cell::Cell::new(0);
+        let look = |has_more: bool| {
+            looks.set(looks.get() + 1);
+            has_more
+        };
+        assert_eq!(tail.next(|_| look(false)), None);
+        assert_eq!(tail.next(|_| look(true)), None);
+        assert_eq!(looks.get(), 3, "each once, and none without news");
+        tail.note_news(1);
+        tail.note_news(1);
+        let next = tail.next(|_| look(true)).map(|(place, _)| place);
+        assert_eq!((next, looks.get()), (Some(1), 4));
+    }
+
+    #[test]
+    fn a_tail_is_named_with_the_partition_that_moved() {
+        let mut delayed = DelayedFetches::default();
+        delayed.park(ConnectionId(1), tail(&[A, B]), None);
+        let next = |delayed: &mut DelayedFetches| {
+            let Some(Waiter {
+                wait: Wait::Tail(tail),
+                ..
+            }) = delayed.get_mut(ConnectionId(1))
+            else {
+                return None;
+            };
+            let next = tail.next(|position| position.offset == 0);
+            let (place, position) = next?;
+            tail.followed.get_mut(place)?.position.offset = 1;
+            Some(position.key)
+        };
+        assert_eq!(next(&mut delayed), Some(A));
+        assert_eq!(next(&mut delayed), Some(B));
+        assert_eq!(next(&mut delayed), None);
+        delayed.wake(B);
+        assert_eq!(named(&mut delayed, Duration::ZERO), [1]);
+        if let Some(Waiter {
+            wait: Wait::Tail(tail),
+            ..
+        }) = delayed.get_mut(ConnectionId(1))
+        {
+            assert_eq!(tail.news, [1]);
+        }
     }
 }

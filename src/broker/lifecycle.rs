@@ -19,6 +19,9 @@ use super::partitioner::Sticky;
 use super::topics::{FlushRule, Topic, TopicId, check_own_name, is_internal};
 use super::{Broker, errors};
 
+/// Files of a deleted topic that one slice removes at most.
+pub(super) const DELETE_STEPS: usize = 64;
+
 /// What is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
@@ -276,16 +279,36 @@ impl<F: Fs> Broker<F> {
             .filter_map(|key| self.drop_partition(key, &name));
         let ranges = ranges.collect();
         self.deletions.add(big_files, ranges);
-        if let Err(error) = self.remove_files(deletion) {
-            log::warn!(
-                "topic={name} is deleted, but files of it remain until the next start: {error}"
-            );
-        }
+        self.deleting.push_back(deletion);
+        self.delete_slice();
         log::info!("deleted topic={name}");
         Ok(())
     }
 
-    /// The rest of a deletion, in one go: what is big has lost its name already. Where it fails, it can be tried again.
+    /// Goes on with the removal of a deleted topic's files, a bounded number of them: what is big has lost its name already. Where it fails, it
+    /// can be tried again.
+    pub(super) fn delete_slice(&mut self) {
+        let Some(mut deletion) = self.deleting.pop_front() else {
+            return;
+        };
+        for _ in 0..DELETE_STEPS {
+            match self.data_dir.delete_step(&mut deletion) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => {
+                    log::warn!(
+                        "topic={} is deleted, but files of it remain until the next start: {error}",
+                        deletion.topic()
+                    );
+                    self.unfinished_deletions.push(deletion);
+                    return;
+                }
+            }
+        }
+        self.deleting.push_front(deletion);
+    }
+
+    /// The rest of a deletion, in one go: its name is wanted again. Where it fails, it can be tried again.
     fn remove_files(&mut self, mut deletion: Deletion) -> Result<(), Error> {
         loop {
             match self.data_dir.delete_step(&mut deletion) {
@@ -374,10 +397,13 @@ impl<F: Fs> Broker<F> {
 
     /// Finishes what a failed creation or deletion left of a topic of that name.
     pub(super) fn free_name(&mut self, name: &str) -> Result<(), Error> {
-        let place = self
-            .unfinished_deletions
-            .iter()
-            .position(|deletion| deletion.topic() == name);
+        let is_of_name = |deletion: &Deletion| deletion.topic() == name;
+        if let Some(place) = self.deleting.iter().position(is_of_name)
+            && let Some(deletion) = self.deleting.remove(place)
+        {
+            self.remove_files(deletion)?;
+        }
+        let place = self.unfinished_deletions.iter().position(is_of_name);
         if let Some(place) = place {
             let deletion = self.unfinished_deletions.swap_remove(place);
             self.remove_files(deletion)?;

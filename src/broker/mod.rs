@@ -34,6 +34,7 @@ mod route;
 mod space;
 mod start;
 mod stats;
+mod sync_rounds;
 mod topics;
 
 #[cfg(test)]
@@ -53,7 +54,7 @@ use crate::storage::{FsyncPolicy, LogContext};
 
 use cleaning::Cleaner;
 use configs::Overrides;
-use delayed_fetch::{DelayedFetches, Parked, Wait};
+use delayed_fetch::DelayedFetches;
 use deletions::Deletions;
 use groups::{Groups, Leave};
 use housekeeping::Retention;
@@ -61,6 +62,7 @@ use partition::Partitions;
 use route::LastTarget;
 use space::Space;
 use stats::Stats;
+use sync_rounds::SyncRounds;
 use topics::Topics;
 
 pub use groups::Ticket;
@@ -129,16 +131,13 @@ pub struct Broker<F: Fs> {
     partitions: Partitions<F>,
     /// The number of this turn of the loop.
     turn: u64,
-    /// How many flushes there were.
-    flushes: u64,
     /// When a client was last heard of, by the monotonic clock.
     last_heard: Duration,
     /// Partitions that this turn tried to append to, once each.
     dirty: Vec<PartitionKey>,
     /// When partitions with unsynced records must be synced.
     syncs: BTreeSet<(Duration, PartitionKey)>,
-    /// Connections whose SYNC the next flush does.
-    sync_waiters: Vec<ConnectionId>,
+    sync_rounds: SyncRounds,
     /// What the first failed fsync was told with; SYNC answers it from then on.
     failed_sync: Option<ApiError>,
     /// Partitions whose durable end moved since the last checkpoint, once each.
@@ -153,7 +152,9 @@ pub struct Broker<F: Fs> {
     retention: Retention,
     cleaner: Cleaner<F>,
     space: Space,
-    /// Deleted topics of which files are left.
+    /// Deleted topics whose files are being removed.
+    deleting: VecDeque<Deletion>,
+    /// Deleted topics of which files are left that could not be removed.
     unfinished_deletions: Vec<Deletion>,
     /// Topics of which a failed creation may have left files.
     unfinished_creations: Vec<String>,
@@ -223,7 +224,10 @@ impl<F: Fs> Broker<F> {
             Request::Topics => Ok(reply(self.list_topics())),
             Request::Describe(topic) => self.describe_topic(topic).map(reply),
             Request::Segments(target) => self.segments(*target).map(reply),
-            Request::Sync => Ok(self.park_sync(connection)),
+            Request::Sync => {
+                self.park_sync(connection);
+                Ok(Outcome::Parked)
+            }
             Request::Stats => Ok(reply(self.stats(now))),
         };
         outcome.unwrap_or_else(|error| reply(self.refusal(error)))
@@ -255,15 +259,6 @@ impl<F: Fs> Broker<F> {
             }
             _ => Ok(Outcome::Reply(Response::Groups(self.groups.list()))),
         }
-    }
-
-    /// SYNC, which the next flush does.
-    fn park_sync(&mut self, connection: ConnectionId) -> Outcome {
-        let flushes = self.flushes;
-        let wait = Wait::Parked(Parked::Sync { flushes });
-        self.delayed.park(connection, wait, None);
-        self.sync_waiters.push(connection);
-        Outcome::Parked
     }
 
     /// An error as a response, counted.
@@ -314,8 +309,9 @@ impl<F: Fs> Broker<F> {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let is_urgent = !self.dirty.is_empty()
-            || !self.sync_waiters.is_empty()
+            || self.sync_rounds.is_wanted()
             || !self.background.is_empty()
+            || !self.deleting.is_empty()
             || self.groups.is_urgent();
         [
             is_urgent.then_some(Duration::ZERO),

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::ptr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -173,9 +174,17 @@ impl<F: Fs> Partitions<F> {
 
     /// The keys of all that are there.
     pub(super) fn keys(&self) -> Vec<PartitionKey> {
+        self.keys_of(|_| true).into()
+    }
+
+    /// The keys of those that are wanted.
+    pub(super) fn keys_of(
+        &self,
+        is_wanted: impl Fn(&Partition<F>) -> bool,
+    ) -> VecDeque<PartitionKey> {
         (0..)
             .zip(&self.slots)
-            .filter(|(_, slot)| slot.is_some())
+            .filter(|(_, slot)| slot.as_ref().is_some_and(&is_wanted))
             .map(|(i, _)| PartitionKey(i))
             .collect()
     }

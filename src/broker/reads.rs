@@ -150,7 +150,7 @@ impl<F: Fs> Broker<F> {
                 max_bytes,
                 min_bytes,
             } => self.try_fetch(*at, *max_bytes, *min_bytes, is_over),
-            Parked::Sync { flushes } => self.try_sync(*flushes),
+            Parked::Sync { round } => self.try_sync(*round),
         }
     }
 
@@ -220,9 +220,9 @@ impl<F: Fs> Broker<F> {
         }))
     }
 
-    /// SYNC, after the flush that did it: one more than there had been.
-    fn try_sync(&self, flushes: u64) -> Result<Option<Response>, ApiError> {
-        if self.flushes > flushes {
+    /// SYNC, once its round is over.
+    fn try_sync(&self, round: u64) -> Result<Option<Response>, ApiError> {
+        if self.sync_rounds.is_over(round) {
             self.sync_result().map(|()| Some(Response::Done))
         } else {
             Ok(None)
@@ -265,11 +265,7 @@ impl<F: Fs> Broker<F> {
                 None
             }
         };
-        let tail = Tail {
-            positions,
-            turn: 0,
-            is_of_all,
-        };
+        let tail = Tail::new(positions, is_of_all);
         self.delayed.park(connection, Wait::Tail(tail), None);
         if self.tail_position(connection).is_some() {
             self.delayed.wake_one(connection);
@@ -295,21 +291,21 @@ impl<F: Fs> Broker<F> {
 
     /// The next partition, number and offset that the tail of a connection would read, for sharing what was encoded already.
     #[must_use]
-    pub fn tail_position(&self, connection: ConnectionId) -> Option<(PartitionKey, u32, i64)> {
-        let waiter = self.delayed.get(connection)?;
-        let Wait::Tail(tail) = &waiter.wait else {
+    pub fn tail_position(&mut self, connection: ConnectionId) -> Option<(PartitionKey, u32, i64)> {
+        let partitions = &self.partitions;
+        let waiter = self.delayed.get_mut(connection)?;
+        let Wait::Tail(tail) = &mut waiter.wait else {
             return None;
         };
         if waiter.ended.is_some() {
             return None;
         }
-        let (_, at) = tail.next(|position| self.has_more(position))?;
+        let has_more = |position: &Position| {
+            let partition = partitions.get(position.key);
+            partition.is_some_and(|partition| position.offset < partition.log.high_watermark())
+        };
+        let (_, at) = tail.next(has_more)?;
         Some((at.key, at.number, at.offset))
-    }
-
-    fn has_more(&self, position: &Position) -> bool {
-        let partition = self.partitions.get(position.key);
-        partition.is_some_and(|partition| position.offset < partition.log.high_watermark())
     }
 
     /// Moves a tail past what it was given from a shared encoding; `payload_bytes` is what its records carried, for STATS (0 for damage).
@@ -327,20 +323,11 @@ impl<F: Fs> Broker<F> {
         else {
             return;
         };
-        let place = tail
-            .positions
-            .iter()
-            .position(|position| position.number == partition);
-        if let Some(place) = place {
-            let from = tail
-                .positions
-                .get(place)
-                .map_or(next_offset, |position| position.offset);
-            tail.advance(place, next_offset);
-            if payload_bytes > 0 {
-                self.stats.records_out += next_offset.abs_diff(from);
-                self.stats.bytes_out += payload_bytes;
-            }
+        if let Some(from) = tail.advance(partition, next_offset)
+            && payload_bytes > 0
+        {
+            self.stats.records_out += next_offset.abs_diff(from);
+            self.stats.bytes_out += payload_bytes;
         }
     }
 

@@ -22,6 +22,7 @@ use super::housekeeping::Retention;
 use super::partition::Partitions;
 use super::space::Space;
 use super::stats::Stats;
+use super::sync_rounds::SyncRounds;
 use super::topics::Topics;
 use super::{Broker, Settings};
 
@@ -72,11 +73,10 @@ impl<F: Fs> Broker<F> {
             last: None,
             partitions: Partitions::new(),
             turn: 0,
-            flushes: 0,
             last_heard: Duration::ZERO,
             dirty: Vec::new(),
             syncs: BTreeSet::new(),
-            sync_waiters: Vec::new(),
+            sync_rounds: SyncRounds::default(),
             failed_sync: None,
             moved: Vec::new(),
             checkpoint_due: None,
@@ -86,6 +86,7 @@ impl<F: Fs> Broker<F> {
             deletions: Deletions::new(),
             retention: Retention::new(first_pass),
             cleaner: Cleaner::new(),
+            deleting: VecDeque::new(),
             unfinished_deletions: Vec::new(),
             unfinished_creations: Vec::new(),
             stats: Stats {

@@ -1,5 +1,6 @@
 //! What a policy promises, and what is left of it when the disk fails.
 
+use super::super::sync_rounds::ROUND_SYNCS;
 use super::*;
 
 #[test]
@@ -166,6 +167,34 @@ fn sync_makes_everything_durable_and_is_shared() {
     rig.turn();
     assert_eq!(rig.ready(), [3]);
     assert!(matches!(rig.resume(CAROL), Resumed::Reply(Response::Done)));
+}
+
+#[test]
+fn a_sync_of_many_partitions_goes_over_turns_and_one_that_comes_meanwhile_waits_for_the_next() {
+    let partitions = u32::try_from(ROUND_SYNCS * 2 + 1).unwrap();
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("a", partitions, &[]);
+    for partition in 0..partitions {
+        rig.put(&format!("a/{partition}"), "x");
+    }
+    assert!(matches!(rig.handle(ALICE, &Request::Sync), Outcome::Parked));
+    rig.turn();
+    assert_eq!(rig.ready(), [] as [u64; 0], "a part is left");
+    assert_eq!(rig.deadline(), Some(Duration::ZERO));
+    rig.put("a/0", "behind the round's back");
+    assert_eq!(rig.ready(), [] as [u64; 0]);
+    assert!(matches!(rig.handle(BOB, &Request::Sync), Outcome::Parked));
+    rig.turn();
+    assert_eq!(rig.ready(), [1]);
+    assert!(matches!(rig.resume(ALICE), Resumed::Reply(Response::Done)));
+    assert!(matches!(rig.resume(BOB), Resumed::Waiting));
+    rig.turn();
+    assert_eq!(rig.ready(), [2]);
+    assert!(matches!(rig.resume(BOB), Resumed::Reply(Response::Done)));
+    let mut crashed = rig.crashed();
+    assert_eq!(crashed.values("a/0"), ["x", "behind the round's back"]);
+    let last = format!("a/{}", partitions - 1);
+    assert_eq!(crashed.values(&last), ["x"]);
 }
 
 #[test]

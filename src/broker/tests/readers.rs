@@ -293,6 +293,8 @@ fn a_tail_of_all_partitions_and_a_shared_encoding() {
     assert_eq!((number, offset), (0, 0));
     rig.broker.skip_tail(ALICE, 0, 1, 1);
     assert_eq!(rig.stat("records_out_total"), 1, "what was shared counts");
+    assert!(matches!(rig.resume(ALICE), Resumed::Waiting));
+    assert_eq!(rig.next(), Some(ALICE), "for the other partition");
     assert_eq!(event_values(&rig.resume(ALICE)), (2, vec!["y".into()]));
     assert!(matches!(rig.resume(ALICE), Resumed::Waiting));
 }

@@ -1,5 +1,6 @@
 //! Topics: names, limits, creation, deletion, configs.
 
+use super::super::lifecycle::DELETE_STEPS;
 use super::*;
 use crate::api::ConfigSource;
 use crate::fs::{File, OpenMode};
@@ -380,4 +381,42 @@ fn a_big_log_is_shortened_in_slices_once_nobody_sends_from_it() {
         sizes.push(file.len().unwrap() >> 20);
     }
     assert_eq!(sizes, [136, 72, 8]);
+}
+
+#[test]
+fn the_files_of_a_deleted_topic_go_over_turns_and_its_name_can_be_taken_meanwhile() {
+    let partitions = u32::try_from(DELETE_STEPS).unwrap();
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    let dirs = |rig: &Rig| {
+        rig.files("/data", "")
+            .iter()
+            .filter(|name| name.starts_with("a-"))
+            .count()
+    };
+    for is_named_again in [false, true] {
+        rig.create("a", partitions, &[]);
+        rig.put("a/0", "x");
+        assert!(matches!(rig.reply(&Request::Delete(b"a")), Response::Done));
+        assert!(dirs(&rig) > 0, "each partition has three files");
+        assert_eq!(rig.deadline(), Some(Duration::ZERO));
+        let gone = rig.error(&read("a/0", OffsetSpec::Earliest, 0));
+        assert_eq!(gone.code, ErrorCode::UnknownTopic);
+        if is_named_again {
+            rig.create("a", 1, &[]);
+            assert_eq!(rig.values("a"), [] as [String; 0]);
+            assert_eq!(dirs(&rig), 1);
+        } else {
+            rig.settle();
+            assert_eq!(dirs(&rig), 0);
+        }
+    }
+    assert!(matches!(rig.reply(&Request::Delete(b"a")), Response::Done));
+    rig.create("b", partitions, &[]);
+    assert!(matches!(rig.reply(&Request::Delete(b"b")), Response::Done));
+    let rig = rig.restarted();
+    assert_eq!(
+        rig.files("/data/topics", ""),
+        [] as [String; 0],
+        "a start finishes it"
+    );
 }
