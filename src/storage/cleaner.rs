@@ -556,12 +556,7 @@ impl<F: Fs> Log<F> {
         }
         self.unsynced
             .retain(|segment| !bases.contains(&segment.base));
-        self.sealed.insert(
-            base,
-            Sealed {
-                bytes: output.bytes(),
-            },
-        );
+        self.sealed.insert(base, Sealed::new(output.bytes()));
         self.append_times
             .insert(base, last_append_ms.unwrap_or(now_ms));
         if let Err(error) = self.append_times.write(&self.context, &self.dir) {

@@ -34,9 +34,7 @@ impl<F: Fs> Log<F> {
                 return Ok(base);
             }
             if self.config.min_compaction_lag_ms > 0 {
-                let largest = self.with_view(base, |view, _| {
-                    Ok(view.time.last().map(|row| row.timestamp))
-                })?;
+                let largest = self.largest_timestamp(base)?;
                 let time = [largest, self.append_times.get(base)]
                     .into_iter()
                     .flatten()

@@ -5,11 +5,34 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+use crate::api::SegmentInfo;
+
 /// A sealed segment, as the floor map holds it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sealed {
     /// Bytes of its .log.
     pub(super) bytes: u64,
+    /// What it was found to hold, so that the next question does not open it again.
+    pub(super) known: Known,
+}
+
+impl Sealed {
+    /// One that nobody has looked into.
+    pub(super) fn new(bytes: u64) -> Self {
+        Self {
+            bytes,
+            known: Known::default(),
+        }
+    }
+}
+
+/// What is remembered of a sealed segment, as far as it was asked for: it does not change any more.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known {
+    /// Its largest timestamp.
+    pub(super) largest_timestamp: Option<i64>,
+    /// What SEGMENTS shows of it.
+    pub(super) info: Option<SegmentInfo>,
 }
 
 /// Sealed segments by base offset. It knows their bytes without asking each.
@@ -31,6 +54,13 @@ impl FloorMap {
         if let Some(segment) = self.by_base.remove(&base) {
             self.bytes -= segment.bytes;
         }
+    }
+
+    /// What is remembered of a segment; `None` where there is no such.
+    pub(super) fn known_mut(&mut self, base: i64) -> Option<&mut Known> {
+        self.by_base
+            .get_mut(&base)
+            .map(|segment| &mut segment.known)
     }
 
     /// Bytes of all .log files in it.
@@ -63,11 +93,11 @@ mod tests {
 
     #[test]
     fn bytes_are_those_of_what_is_there() {
-        let mut map: FloorMap = [(0, Sealed { bytes: 10 }), (5, Sealed { bytes: 7 })]
+        let mut map: FloorMap = [(0, Sealed::new(10)), (5, Sealed::new(7))]
             .into_iter()
             .collect();
-        map.insert(5, Sealed { bytes: 3 });
-        map.insert(9, Sealed { bytes: 1 });
+        map.insert(5, Sealed::new(3));
+        map.insert(9, Sealed::new(1));
         map.remove(0);
         map.remove(0);
         assert_eq!(

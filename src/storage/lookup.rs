@@ -13,6 +13,7 @@ use crate::api::{CrcMode, IndexStep};
 use crate::format::EntryHead;
 use crate::fs::Fs;
 
+use super::floor_map::Known;
 use super::log::Log;
 use super::names::segment_file;
 use super::offset_index::OffsetIndex;
@@ -384,6 +385,9 @@ impl<F: Fs> Log<F> {
             return false;
         }
         self.context.handles.forget(self.id, base);
+        if let Some(known) = self.sealed.known_mut(base) {
+            *known = Known::default();
+        }
         let result = SealedFiles::rebuild(&self.context.fs, &self.sealed_name(base));
         if let Err(error) = &result {
             log::error!(

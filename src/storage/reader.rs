@@ -242,7 +242,7 @@ impl<F: Fs> Log<F> {
         Ok(())
     }
 
-    /// What SEGMENTS shows.
+    /// What SEGMENTS shows. A sealed segment is looked into once, then remembered.
     ///
     /// # Errors
     /// `Io`.
@@ -255,8 +255,23 @@ impl<F: Fs> Log<F> {
             .collect();
         bases
             .into_iter()
-            .map(|base| self.with_view(base, segment_info))
+            .map(|base| self.segment_info(base))
             .collect()
+    }
+
+    fn segment_info(&mut self, base: i64) -> Result<SegmentInfo, Error> {
+        let known = self.sealed.get(&base).map(|segment| segment.known);
+        if let Some(info) = known.and_then(|known| known.info) {
+            return Ok(info);
+        }
+        let info = self.with_view(base, segment_info)?;
+        // Of the one that readers see a part of, the rest is to come.
+        if base != self.published.base
+            && let Some(known) = self.sealed.known_mut(base)
+        {
+            known.info = Some(info);
+        }
+        Ok(info)
     }
 }
 

@@ -453,7 +453,7 @@ impl<F: Fs> Opening<'_, F> {
         let mut sealed: FloorMap = listing
             .logs
             .into_iter()
-            .map(|(base, bytes)| (base, Sealed { bytes }))
+            .map(|(base, bytes)| (base, Sealed::new(bytes)))
             .collect();
         sealed.remove(last.active.base);
         let first_base = sealed

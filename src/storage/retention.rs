@@ -218,9 +218,7 @@ impl<F: Fs> Log<F> {
         if next_base > self.published.offset {
             return Ok(None);
         }
-        let largest_timestamp = self.with_view(base, |view, _| {
-            Ok(view.time.last().map(|row| row.timestamp))
-        })?;
+        let largest_timestamp = self.largest_timestamp(base)?;
         Ok(Some(SegmentFacts {
             base,
             next_base,

@@ -84,12 +84,7 @@ impl<F: Fs> Log<F> {
             extent.bytes,
             self.next_offset
         );
-        self.sealed.insert(
-            base,
-            Sealed {
-                bytes: extent.bytes,
-            },
-        );
+        self.sealed.insert(base, Sealed::new(extent.bytes));
         self.append_times.insert(base, active.last_append_ms);
         self.written = Mark {
             offset: self.next_offset,

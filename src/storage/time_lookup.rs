@@ -27,6 +27,12 @@ impl<F: Fs> Log<F> {
         let log_start = self.earliest;
         let mut base = self.floor_base(log_start);
         loop {
+            if self.is_earlier(base, timestamp)?
+                && let Some(next) = self.next_base(base)
+            {
+                base = next;
+                continue;
+            }
             let is_active = base == self.active.base;
             let Answer { found, is_odd } = self.with_view(base, |view, window| {
                 find_time(view, window, timestamp, log_start, is_active)
@@ -42,6 +48,33 @@ impl<F: Fs> Log<F> {
             };
             base = next;
         }
+    }
+}
+
+impl<F: Fs> Log<F> {
+    /// Whether all records of a sealed segment are before a time.
+    fn is_earlier(&mut self, base: i64, timestamp: i64) -> Result<bool, Error> {
+        if base == self.active.base || base == self.published.base {
+            return Ok(false);
+        }
+        let largest = self.largest_timestamp(base)?;
+        Ok(largest.is_some_and(|largest| largest < timestamp))
+    }
+
+    /// The largest timestamp of a sealed segment, by its time index: looked up once, then remembered. `None` where it has no record, or its
+    /// index could not be had.
+    pub(super) fn largest_timestamp(&mut self, base: i64) -> Result<Option<i64>, Error> {
+        let known = self.sealed.get(&base).map(|segment| segment.known);
+        if let Some(largest) = known.and_then(|known| known.largest_timestamp) {
+            return Ok(Some(largest));
+        }
+        let largest = self.with_view(base, |view, _| {
+            Ok(view.time.last().map(|row| row.timestamp))
+        })?;
+        if let Some(known) = self.sealed.known_mut(base) {
+            known.largest_timestamp = largest;
+        }
+        Ok(largest)
     }
 }
 

@@ -186,6 +186,20 @@ fn a_clean_start_does_not_grow_with_the_number_of_segments() {
     let read = fs.inner().bytes_read() - before;
     assert!(read < 3 * times + 20_000, "{read} bytes");
     assert_eq!(read_all(&mut world.log).0.len(), 2000);
+
+    // What a sealed segment holds is looked up once.
+    let late = NOW + 10_000;
+    let mut read_by = |ask: &mut dyn FnMut(&mut World)| {
+        let before = fs.inner().bytes_read();
+        ask(&mut world);
+        fs.inner().bytes_read() - before
+    };
+    let mut at = |world: &mut World| assert_eq!(world.log.offset_at_time(late).unwrap(), None);
+    assert!(read_by(&mut at) > 100_000);
+    assert!(read_by(&mut at) < 1_000);
+    let mut segments = |world: &mut World| assert_eq!(world.log.segments().unwrap().len(), 2000);
+    assert!(read_by(&mut segments) > 100_000);
+    assert!(read_by(&mut segments) < 1_000);
 }
 
 #[test]
