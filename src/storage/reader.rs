@@ -130,8 +130,9 @@ impl<F: Fs> Log<F> {
             return Ok(nothing(latest));
         };
         let has_gap = self.may_lack_records(base);
+        let is_exact = base == self.published.base;
         let (file, end, next_offset) = self.with_view(base, |view, window| {
-            let (end, next) = fetch_end(view, window, &found, max_bytes)?;
+            let (end, next) = fetch_end(view, window, &found, max_bytes, is_exact)?;
             let next = match next {
                 Some(next) => next,
                 None if has_gap => view.end_offset(window)?,
@@ -317,17 +318,23 @@ fn read_from<F: Fs>(
     Ok(Ended::AtLimit)
 }
 
-/// Where a fetch ends, and the offset of the entry there: `None` at the segment's end.
+/// Where a fetch ends, and the offset of the entry there: `None` at the segment's end. `is_exact` says that the view's limit is surely an
+/// entry's end.
 fn fetch_end<F: Fs>(
     view: &View<'_, F>,
     window: &mut Window<'_>,
     found: &Found,
     max_bytes: u64,
+    is_exact: bool,
 ) -> io::Result<(u64, Option<i64>)> {
     let start = found.position;
     let end_max = start.saturating_add(max_bytes);
     if view.limit <= end_max {
-        return Ok((view.limit, None));
+        return if is_exact {
+            Ok((view.limit, None))
+        } else {
+            whole_rest(view, window, found)
+        };
     }
     let (beyond, _) = view
         .index
@@ -355,6 +362,40 @@ fn fetch_end<F: Fs>(
         if position + u64::from(head.length) > end_max {
             return Ok((position, Some(head.first_offset)));
         }
+        position += u64::from(head.length);
+        last = head.last_offset;
+    }
+    Ok((view.limit, None))
+}
+
+/// The end of a fetch of all that is left of a segment. The last heads are looked at: behind the entries of a sealed segment there may be bytes of
+/// a cut that a power cut took back, and entries among them have offsets that are elsewhere now.
+fn whole_rest<F: Fs>(
+    view: &View<'_, F>,
+    window: &mut Window<'_>,
+    found: &Found,
+) -> io::Result<(u64, Option<i64>)> {
+    let mut position = found.position + u64::from(found.head.length);
+    let mut last = found.head.last_offset;
+    let (rows, _) = view
+        .index
+        .partition_point(|row| u64::from(row.position) < view.limit);
+    if let Some(row) = rows
+        .checked_sub(1)
+        .and_then(|number| view.index.get(number))
+        && u64::from(row.position) > position
+        && let Ok(head) = view
+            .bounds
+            .good_head(window, u64::from(row.position), last + 1)?
+        && head.last_offset == view.bounds.base + i64::from(row.relative)
+    {
+        position = u64::from(row.position) + u64::from(head.length);
+        last = head.last_offset;
+    }
+    while position < view.limit {
+        let Ok(head) = view.bounds.good_head(window, position, last + 1)? else {
+            return Ok((position, Some(last + 1)));
+        };
         position += u64::from(head.length);
         last = head.last_offset;
     }

@@ -29,6 +29,21 @@ fn strangers_and_sealed_damage_are_left_as_they_are() {
 }
 
 #[test]
+fn a_fetch_ends_before_a_stale_entry_behind_a_sealed_segment() {
+    let fs = build(End::Clean, small_config());
+    let mut stale = Vec::new();
+    let other = Rec::new(NOW, b"stale");
+    Layout::V2.encode(24, &other.borrow(), &mut stale).unwrap();
+    append_bytes(&fs, "00000000000000000012.log", &stale);
+    let mut log = start(&fs).log;
+    for (from, entries) in [(12, 12), (17, 7), (23, 1)] {
+        let fetched = log.fetch(from, 1 << 20).unwrap();
+        let bytes = fetched.range.map(|range| range.len);
+        assert_eq!((bytes, fetched.next_offset), (Some(entries * 80), 24));
+    }
+}
+
+#[test]
 fn every_truncation_of_the_last_entry_costs_that_entry_alone() {
     for len in 5 * ENTRY..6 * ENTRY {
         let fs = build(End::Kill, small_config());
