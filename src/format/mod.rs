@@ -201,7 +201,7 @@ impl Layout {
     }
 
     /// Reads an entry's head from the bytes at its start, which may end before the entry does. Nothing is
-    /// checked but the frame: magic, version, the sign of the offset, the range of lengths.
+    /// checked but the frame: magic, version, the range of lengths, and in layout 1 the sign of the offset.
     ///
     /// # Errors
     /// `Incomplete(n)` where n bytes (more than given) are needed to tell; `Corrupt` where the frame does not hold.

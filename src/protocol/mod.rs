@@ -54,6 +54,9 @@ pub trait Codec: Debug {
     /// line that is not empty decodes as [`Request::Stop`]. While a CONSUME runs (from the encoding of [`Response::Consuming`] to that of any
     /// other response), what decodes is [`Request::Ack`], [`Request::Stop`], and replies of the codec's own; a `Stop` may be decoded once more
     /// where the caller did not execute it.
+    ///
+    /// A request that is no append may have to wait for the flush of appends before it; it is then not done with, and the same bytes are decoded again.
+    /// That must give the same request: what a codec remembers of one that it decoded must not change what it decodes next.
     fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a>;
 
     /// One more append to the target of the append that `decode` gave last, where the front of `input` shows at a glance that it

@@ -32,7 +32,7 @@ pub use topic_files::{CreateError, Deletion, Found, Loaded, TopicFile, topics_of
 /// The only format that this program reads and writes.
 pub const FORMAT: u32 = 1;
 
-/// The largest partition number less one: with it, the directory of a topic with the longest name still has a name of 255 bytes.
+/// The largest partition number plus one: with the largest, the directory of a topic with the longest name still has a name of 255 bytes.
 pub const PARTITIONS_MAX: u32 = 100_000;
 
 /// The largest text file that is read: far above what the most partitions need.

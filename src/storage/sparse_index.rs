@@ -73,8 +73,8 @@ impl<F: File, R: Row> SparseIndex<F, R> {
         Ok(index)
     }
 
-    /// Opens the index of a sealed segment for lookups; a missing file is a `NotFound` error. A part of a row at the end is ignored, and said by
-    /// [`SparseIndex::has_odd_size`].
+    /// Opens the index of a sealed segment for lookups; a missing file is a `NotFound` error. Beside it: whether the file ends with
+    /// a part of a row, which is ignored, or with unused room, and then no row is given.
     pub(super) fn open_sealed<S: Fs<File = F>>(fs: &S, path: &Path) -> io::Result<(Self, bool)> {
         let file = fs.open(path, OpenMode::Read)?;
         let len = file.len()?;

@@ -1,7 +1,7 @@
 //! Going through a segment entry by entry, with every check, past damage.
 //!
 //! Recovery, reads that met damage, index rebuilds and `verify` all walk with this, so that they agree on what is damaged and
-//! where reading goes on (docs/format.md, "Damage"). Nothing looks for a magic to find its place again, since a payload may
+//! where reading goes on (docs/format.md, "A start"). Nothing looks for a magic to find its place again, since a payload may
 //! hold one: behind a bad entry the walk goes on where the entry's own frame ends, or at an index row that meets its entry.
 
 #![forbid(unsafe_code)]
