@@ -507,3 +507,38 @@ fn an_orderly_stop() {
         },
     );
 }
+
+/// A batch that is refused behind a roll has its part in a segment that was synced whole: the cut must be durable, too, or a power cut brings
+/// back what was refused.
+#[test]
+fn a_power_cut_brings_back_no_part_of_a_refused_batch() {
+    let mut refused = 0;
+    for at in 0.. {
+        let mut run = Run::new(FsyncPolicy::Always);
+        run.start();
+        run.put(1);
+        run.fs.arm(Fault {
+            at,
+            from_then_on: false,
+            kind: FaultKind::NoSpace,
+            reads: false,
+        });
+        let records: Vec<Rec> = (0..30).map(|_| run.record()).collect();
+        let log = &mut run.world.as_mut().unwrap().log;
+        let result = log.append_batch(records.iter().map(Rec::borrow), NOW);
+        let is_read_only = log.is_read_only();
+        if result.is_ok() {
+            break;
+        }
+        run.fs.disarm();
+        if is_read_only {
+            continue;
+        }
+        refused += 1;
+        let fs = FaultFs::new(run.fs.inner().crash(&mut |_| 0));
+        let mut world = World::start(&fs, FsyncPolicy::Always, run.config, NOW).unwrap();
+        let (found, damage) = read_all(&mut world.log);
+        assert_eq!((found.len(), damage.len()), (1, 0), "fault at {at}");
+    }
+    assert!(refused > 0);
+}

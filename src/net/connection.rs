@@ -233,3 +233,7 @@ impl Connection {
         self.stage = Stage::Dead;
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;
