@@ -174,6 +174,19 @@ pub fn start_writeback(file: BorrowedFd<'_>, position: u64, len: u64) -> io::Res
     checked(unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, flags) })
 }
 
+/// Writes dirty pages of the range out and waits for them. What the file system keeps about the file stays where it is.
+///
+/// # Errors
+/// What the system says; an error of the write is told once, here or by the next sync of this descriptor.
+pub fn finish_writeback(file: BorrowedFd<'_>, position: u64, len: u64) -> io::Result<()> {
+    let (at, len) = (offset(position)?, offset(len)?);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is borrowed, so open; the call touches no memory of ours.
+    checked(unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, flags) })
+}
+
 /// What is said to the kernel about pages of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {

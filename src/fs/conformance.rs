@@ -76,6 +76,7 @@ fn reading_and_writing<F: Fs>(fs: &F, dir: &Path) {
     assert_eq!(file.read_at(&mut buf[..6], 4093).unwrap(), 6);
     assert_eq!(&buf[1..5], b"over");
     file.start_writeback(0, 10_005);
+    file.finish_writeback(0, 10_005).unwrap();
     file.sync_data().unwrap();
     file.drop_cache();
     assert_eq!(file.read_at(&mut buf[..4], 4094).unwrap(), 4);

@@ -214,6 +214,10 @@ impl File for DiskFile {
         }
     }
 
+    fn finish_writeback(&self, position: u64, len: u64) -> io::Result<()> {
+        sys::finish_writeback(self.file.as_fd(), position, len)
+    }
+
     fn drop_cache(&self) {
         if let Err(e) = sys::advise(self.file.as_fd(), 0, 0, Advice::DontNeed) {
             log::debug!("posix_fadvise failed: {e}");

@@ -255,6 +255,27 @@ impl<T: ReadAt> ReadAt for FaultFile<T> {
     }
 }
 
+impl<F: File + LoseDirty> FaultFile<F> {
+    /// A sync, which fails as a whole: what is dirty is lost.
+    fn sync(&self, inner: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match self.plan.change() {
+            Strike::No | Strike::Short(_) => inner(),
+            Strike::Fail(code) => {
+                self.inner.lose_dirty();
+                Err(io::Error::from_raw_os_error(code))
+            }
+            Strike::Torn(_) => {
+                self.inner.lose_dirty();
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+            Strike::FailAfter => {
+                inner()?;
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+        }
+    }
+}
+
 impl<T: File + LoseDirty> File for FaultFile<T> {
     type Map = T::Map;
 
@@ -291,22 +312,11 @@ impl<T: File + LoseDirty> File for FaultFile<T> {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let result = self.plan.change();
-        match result {
-            Strike::No | Strike::Short(_) => self.inner.sync_data(),
-            Strike::Fail(code) => {
-                self.inner.lose_dirty();
-                Err(io::Error::from_raw_os_error(code))
-            }
-            Strike::Torn(_) => {
-                self.inner.lose_dirty();
-                Err(io::Error::from_raw_os_error(libc::EIO))
-            }
-            Strike::FailAfter => {
-                self.inner.sync_data()?;
-                Err(io::Error::from_raw_os_error(libc::EIO))
-            }
-        }
+        self.sync(|| self.inner.sync_data())
+    }
+
+    fn finish_writeback(&self, position: u64, len: u64) -> io::Result<()> {
+        self.sync(|| self.inner.finish_writeback(position, len))
     }
 
     fn start_writeback(&self, position: u64, len: u64) {

@@ -14,6 +14,7 @@ mod conformance;
 pub mod disk;
 pub mod fault;
 pub mod mem;
+pub mod memory;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -106,6 +107,17 @@ pub trait File: ReadAt + Sized + 'static {
 
     /// Asks for the range to be written out without waiting for it (`sync_file_range`); promises nothing.
     fn start_writeback(&self, position: u64, len: u64);
+
+    /// Waits until what was written to the range is out of memory (`sync_file_range`): a part of what [`File::sync_data`] waits for, and no
+    /// promise without it.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    fn finish_writeback(&self, position: u64, len: u64) -> io::Result<()> {
+        // A file that has nothing to wait for.
+        let _ = (position, len);
+        Ok(())
+    }
 
     /// Drops the clean pages of the file from memory, so that reads come from the disk; promises nothing.
     fn drop_cache(&self);
