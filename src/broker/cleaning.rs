@@ -265,7 +265,7 @@ impl<F: Fs> Broker<F> {
         let State::Running(key, cleaning, _) = &mut self.cleaner.state else {
             return;
         };
-        let Some(partition) = self.partitions.get(*key).filter(|p| p.topic == id) else {
+        let Some(partition) = self.partitions.get_mut(*key).filter(|p| p.topic == id) else {
             return;
         };
         partition.log.drop_output(cleaning);

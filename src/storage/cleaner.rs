@@ -9,26 +9,19 @@
 
 #![forbid(unsafe_code)]
 
-use std::io;
 use std::path::PathBuf;
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
-use crate::format::{EntryHead, Layout};
-use crate::fs::{File, Fs, OpenMode};
-use crate::record::Record;
+use crate::format::Layout;
+use crate::fs::Fs;
 
-use super::floor_map::Sealed;
-use super::log::{Log, WRITEBACK_BYTES};
-use super::lookup::View;
-use super::names::{SEGMENT_SUFFIXES, segment_file};
+use super::Error;
+use super::chunk::{Chunk, Place};
+use super::cleaner_copy::{Group, Output};
+use super::log::Log;
+use super::names::segment_file;
 use super::offset_map::OffsetMap;
-use super::rebuild::{RowBuilder, SCAN_CHUNK_BYTES, write_rows};
-use super::walk::{Step, Walk};
-use super::window::Window;
-use super::{Error, replace};
 
-/// Bytes that a cleaned segment gathers before it writes.
-const OUTPUT_BUFFER_BYTES: usize = 256 * 1024;
 /// The smallest entry: what the number of dirty records is estimated by.
 const ENTRY_BYTES_MIN: u64 = 22;
 
@@ -70,95 +63,26 @@ pub enum CleanProgress<T> {
 /// A round in progress.
 #[derive(Debug)]
 pub struct Cleaning<F: Fs> {
-    map: OffsetMap,
+    pub(super) map: OffsetMap,
     /// The first offset that the map may speak of.
-    dirty: i64,
+    pub(super) dirty: i64,
     /// The map speaks of offsets below this.
-    end: i64,
+    pub(super) end: i64,
     /// Tombstones below this offset may go.
-    tombstones_end: i64,
-    pass: Pass<F>,
-    buffer: Vec<u8>,
-    stats: CleanStats,
-}
-
-/// Where a walk through a segment stands between slices.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    base: i64,
-    position: u64,
-    expected: i64,
-}
-
-impl Place {
-    fn start(base: i64) -> Self {
-        Self {
-            base,
-            position: 0,
-            expected: base,
-        }
-    }
+    pub(super) tombstones_end: i64,
+    pub(super) pass: Pass<F>,
+    pub(super) chunk: Chunk,
+    pub(super) stats: CleanStats,
 }
 
 #[derive(Debug)]
-enum Pass<F: Fs> {
+pub(super) enum Pass<F: Fs> {
     /// The first: up to (not including) the segment with this base.
     Map { at: Place, until: i64 },
     /// The second: the next group begins with the first segment at or above this base.
     Group { from: i64 },
     /// The second, within a group.
-    Copy { at: Place, group: Group<F> },
-}
-
-/// Neighbours that become one segment.
-#[derive(Debug)]
-struct Group<F: Fs> {
-    /// Base and bytes of each, as they were when the group began.
-    sources: Vec<(i64, u64)>,
-    output: Output<F>,
-    /// Whether the manifest is on the disk.
-    is_announced: bool,
-}
-
-/// A cleaned segment being written.
-#[derive(Debug)]
-struct Output<F: Fs> {
-    base: i64,
-    log: F::File,
-    written: u64,
-    writeback_from: u64,
-    buffer: Vec<u8>,
-    rows: RowBuilder,
-}
-
-impl<F: Fs> Output<F> {
-    fn bytes(&self) -> u64 {
-        self.written + self.buffer.len() as u64
-    }
-
-    fn push(&mut self, entry: &[u8], head: &EntryHead, interval: u32) -> io::Result<()> {
-        self.rows
-            .note(self.base, self.bytes(), head, interval, false);
-        self.buffer.extend_from_slice(entry);
-        if self.buffer.len() >= OUTPUT_BUFFER_BYTES {
-            self.write()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        self.log.write_all_at(&self.buffer, self.written)?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        // So that the sync at the end has little left to wait for.
-        if self.written - self.writeback_from >= WRITEBACK_BYTES {
-            let len = self.written - self.writeback_from;
-            self.log.start_writeback(self.writeback_from, len);
-            self.writeback_from = self.written;
-        }
-        Ok(())
-    }
+    Copy { at: Place, group: Box<Group<F>> },
 }
 
 impl<F: Fs> Log<F> {
@@ -190,8 +114,10 @@ impl<F: Fs> Log<F> {
         } else {
             0
         };
+        let map = OffsetMap::new(map_bytes, dirtiness.bytes / ENTRY_BYTES_MIN)
+            .map_err(Error::io("allocation for", &self.dir))?;
         Ok(Some(Cleaning {
-            map: OffsetMap::new(map_bytes, dirtiness.bytes / ENTRY_BYTES_MIN),
+            map,
             dirty,
             end: dirty,
             tombstones_end,
@@ -199,7 +125,7 @@ impl<F: Fs> Log<F> {
                 at: Place::start(base),
                 until,
             },
-            buffer: Vec::new(),
+            chunk: Chunk::default(),
             stats: CleanStats::default(),
         }))
     }
@@ -225,7 +151,7 @@ impl<F: Fs> Log<F> {
                 let from = *from;
                 self.next_group(cleaning, from, now_ms)
             }
-            Pass::Copy { .. } => self.copy_slice(cleaning, budget_bytes, now_ms),
+            Pass::Copy { .. } => self.group_slice(cleaning, budget_bytes, now_ms),
         };
         if let Err(error) = &result {
             self.is_uncleanable |= matches!(error, Error::Corrupt(_));
@@ -236,22 +162,11 @@ impl<F: Fs> Log<F> {
     }
 
     /// Removes what a round that is given up has written.
-    pub fn drop_output(&self, cleaning: &mut Cleaning<F>) {
-        if let Pass::Copy { group, .. } = &cleaning.pass
-            && !group.is_announced
-            && !self.is_read_only
-        {
-            for suffix in SEGMENT_SUFFIXES {
-                let path = segment_file(&self.dir, group.output.base, &format!("{suffix}.cleaned"));
-                match self.context.fs.remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        log::warn!("{} cannot be removed: {error}", path.display());
-                    }
-                    _ => {}
-                }
-            }
+    pub fn drop_output(&mut self, cleaning: &mut Cleaning<F>) {
+        let pass = std::mem::replace(&mut cleaning.pass, Pass::Group { from: i64::MAX });
+        if let Pass::Copy { group, .. } = pass {
+            self.drop_group(&group);
         }
-        cleaning.pass = Pass::Group { from: i64::MAX };
     }
 
     fn map_slice(
@@ -267,21 +182,23 @@ impl<F: Fs> Log<F> {
             return Ok(CleanProgress::Aborted);
         }
         let next = self.next_base(at.base).unwrap_or(until);
-        let (map, dirty) = (&mut cleaning.map, cleaning.dirty);
+        let Cleaning {
+            map, dirty, chunk, ..
+        } = cleaning;
+        let mut at = at;
+        self.read_chunk(at, budget_bytes, chunk, map)?;
         let mut is_full = false;
-        let buffer = std::mem::take(&mut cleaning.buffer);
-        let (at, is_over, buffer) =
-            self.walk_source(at, budget_bytes, buffer, |record, head, _| {
-                let Some(key) = record.key.filter(|_| head.last_offset >= dirty) else {
-                    return Ok(true);
-                };
-                is_full = map.is_full() && map.get(key).is_none();
-                if !is_full {
-                    map.put(key, head.last_offset);
-                }
-                Ok(!is_full)
-            })?;
-        cleaning.buffer = buffer;
+        for seen in &chunk.seen {
+            let offset = seen.head.last_offset;
+            if let Some(key) = seen.key.filter(|_| offset >= *dirty)
+                && !map.note(key, offset)
+            {
+                is_full = true;
+                break;
+            }
+            at.pass(&seen.head);
+        }
+        let is_over = chunk.is_end && !is_full;
         cleaning.end = if is_over { next } else { at.expected };
         cleaning.pass = if is_full || is_over && next >= until {
             Pass::Group { from: i64::MIN }
@@ -294,59 +211,6 @@ impl<F: Fs> Log<F> {
             Pass::Map { at, until }
         };
         Ok(CleanProgress::More)
-    }
-
-    /// Walks through a source from `at` on until `look` says false or the budget is used; gives where it stands, and whether the source's
-    /// end is reached.
-    fn walk_source(
-        &mut self,
-        mut at: Place,
-        budget_bytes: u64,
-        buffer: Vec<u8>,
-        mut look: impl FnMut(&Record<'_>, &EntryHead, &[u8]) -> io::Result<bool>,
-    ) -> Result<(Place, bool, Vec<u8>), Error> {
-        let (is_over, buffer, damage) = self.with_view(at.base, |view: &View<'_, F>, _| {
-            let log = Rc::clone(view.log);
-            let mut window = Window::new(&*log, view.limit, SCAN_CHUNK_BYTES, buffer);
-            let mut walk = Walk::new(view.bounds, at.position, at.expected);
-            let mut damage = None;
-            let end = at.position.saturating_add(budget_bytes);
-            let mut is_over = false;
-            while at.position < end {
-                let (position, head) = match walk.step(&mut window, view.index)? {
-                    Step::Entry { position, head } => (position, head),
-                    Step::Damage {
-                        position,
-                        offset,
-                        next_offset,
-                        ..
-                    } => {
-                        damage = Some((position, offset, next_offset));
-                        break;
-                    }
-                    Step::End => {
-                        is_over = true;
-                        break;
-                    }
-                };
-                let entry = window.slice(position, u64::from(head.length))?;
-                let goes_on = match view.bounds.layout.decode_lenient(entry) {
-                    Ok((head, stored)) => look(&stored.record, &head, entry)?,
-                    Err(_) => false,
-                };
-                if !goes_on {
-                    break;
-                }
-                at.position = position + u64::from(head.length);
-                at.expected = walk.expected();
-            }
-            is_over |= at.position >= view.limit;
-            Ok((is_over, window.into_buffer(), damage))
-        })?;
-        match damage {
-            Some((position, offset, next)) => Err(self.damage(at.base, position, offset, next)),
-            None => Ok((at, is_over, buffer)),
-        }
     }
 
     /// Begins the next group, or ends the round.
@@ -381,27 +245,11 @@ impl<F: Fs> Log<F> {
         };
         let sources = self.group_from(first, cleaning.end)?;
         let path = segment_file(&self.dir, first, "log.cleaned");
-        let create = || {
-            let log = self.context.fs.open(&path, OpenMode::CreateOrKeep)?;
-            log.set_len(0)?;
-            Ok(log)
-        };
-        let log = create().map_err(Error::io("create", &path))?;
-        let output = Output {
-            base: first,
-            log,
-            written: 0,
-            writeback_from: 0,
-            buffer: Vec::with_capacity(OUTPUT_BUFFER_BYTES),
-            rows: RowBuilder::default(),
-        };
+        let output =
+            Output::create(&self.context.fs, &path, first).map_err(Error::io("create", &path))?;
         cleaning.pass = Pass::Copy {
             at: Place::start(first),
-            group: Group {
-                sources,
-                output,
-                is_announced: false,
-            },
+            group: Box::new(Group::new(sources, output)),
         };
         Ok(CleanProgress::More)
     }
@@ -436,132 +284,5 @@ impl<F: Fs> Log<F> {
 
     fn layout_of(&mut self, base: i64) -> Result<Layout, Error> {
         self.with_view(base, |view, _| Ok(view.bounds.layout))
-    }
-
-    fn copy_slice(
-        &mut self,
-        cleaning: &mut Cleaning<F>,
-        budget_bytes: u64,
-        now_ms: i64,
-    ) -> Result<CleanProgress<F::File>, Error> {
-        let Cleaning {
-            map,
-            dirty: _,
-            end,
-            tombstones_end,
-            pass,
-            buffer,
-            stats,
-        } = cleaning;
-        let Pass::Copy { at, group } = pass else {
-            return Ok(CleanProgress::More);
-        };
-        let is_there = |(base, bytes): &(i64, u64)| {
-            self.sealed
-                .get(base)
-                .is_some_and(|segment| segment.bytes == *bytes)
-        };
-        if !group.sources.iter().all(is_there) {
-            self.drop_output(cleaning);
-            return Ok(CleanProgress::Aborted);
-        }
-        let interval = self.config.index_interval_bytes;
-        let log_start = self.earliest;
-        let output = &mut group.output;
-        let look = |record: &Record<'_>, head: &EntryHead, entry: &[u8]| {
-            stats.records_before += 1;
-            let offset = head.last_offset;
-            let is_last = record
-                .key
-                .is_some_and(|key| map.get(key).is_none_or(|last| last <= offset));
-            let may_go = record.value.is_none() && offset < *tombstones_end;
-            let stays = offset >= *end || offset >= log_start && is_last && !may_go;
-            if stays {
-                stats.records_after += 1;
-                output.push(entry, head, interval)?;
-            }
-            Ok(true)
-        };
-        let taken = std::mem::take(buffer);
-        let (place, is_over, given) = self.walk_source(*at, budget_bytes, taken, look)?;
-        *buffer = given;
-        *at = place;
-        if !is_over {
-            return Ok(CleanProgress::More);
-        }
-        let next = group.sources.iter().find(|(base, _)| *base > place.base);
-        if let Some((next, _)) = next {
-            *at = Place::start(*next);
-            return Ok(CleanProgress::More);
-        }
-        stats.bytes_before += group.sources.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        stats.bytes_after += group.output.bytes();
-        let last = group.sources.last().map_or(place.base, |(base, _)| *base);
-        let files = self.replace(group, now_ms)?;
-        let bases: Vec<i64> = group.sources.iter().map(|(base, _)| *base).collect();
-        let lent = bases
-            .into_iter()
-            .flat_map(|base| self.lent.take(base))
-            .collect();
-        cleaning.pass = Pass::Group { from: last + 1 };
-        Ok(CleanProgress::Replaced(Replaced { files, lent }))
-    }
-
-    /// Makes a cleaned segment durable and puts it in the place of its sources.
-    fn replace(&mut self, group: &mut Group<F>, now_ms: i64) -> Result<Vec<PathBuf>, Error> {
-        let output = &mut group.output;
-        let base = output.base;
-        let path = |suffix: &str| segment_file(&self.dir, base, &format!("{suffix}.cleaned"));
-        output.write().map_err(Error::io("write", &path("log")))?;
-        output
-            .log
-            .sync_data()
-            .map_err(Error::io("fdatasync", &path("log")))?;
-        output.rows.note_time();
-        let fs = &self.context.fs;
-        write_rows(fs, &path("index"), &output.rows.offset_rows)
-            .and_then(|()| write_rows(fs, &path("timeindex"), &output.rows.time_rows))
-            .map_err(Error::io("write", &path("index")))?;
-        fs.sync_dir(&self.dir)
-            .map_err(Error::io("fsync", &self.dir))?;
-        if !self.cleaned.is_there() {
-            // Whatever the policy becomes: from here on a missing offset is no loss.
-            self.cleaned.mark();
-            self.cleaned.write(&self.context, &self.dir)?;
-        }
-        if let Err(error) = replace::announce(&self.context, &self.dir, &group.sources) {
-            if let Err(error) = replace::withdraw(fs, &self.dir, base) {
-                self.turn_read_only("take back the announcement of a replacement", &error);
-            }
-            return Err(error);
-        }
-        let bases: Vec<i64> = group.sources.iter().map(|(base, _)| *base).collect();
-        // From here on the cleaned files are the truth, whatever fails.
-        group.is_announced = true;
-        let replaced = match replace::finish(fs, &self.dir, &bases) {
-            Ok(replaced) => replaced,
-            Err(error) => {
-                // Half the names are the old, half the new: only a start can tell them apart.
-                let words = io::Error::other(error.to_string());
-                self.turn_read_only("replace cleaned segments", &words);
-                return Err(error);
-            }
-        };
-        let mut last_append_ms = None;
-        for base in &bases {
-            self.sealed.remove(*base);
-            self.context.handles.forget(self.id, *base);
-            self.mended.remove(base);
-            last_append_ms = last_append_ms.max(self.append_times.remove(*base));
-        }
-        self.unsynced
-            .retain(|segment| !bases.contains(&segment.base));
-        self.sealed.insert(base, Sealed::new(output.bytes()));
-        self.append_times
-            .insert(base, last_append_ms.unwrap_or(now_ms));
-        if let Err(error) = self.append_times.write(&self.context, &self.dir) {
-            log::warn!("{}/{}: {error}", self.topic, self.partition);
-        }
-        Ok(replaced)
     }
 }

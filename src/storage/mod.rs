@@ -22,14 +22,17 @@
 mod active;
 mod append;
 mod append_times;
+mod chunk;
 mod cleaned;
 pub mod cleaner;
+mod cleaner_copy;
 mod config;
 mod context;
 pub mod data_dir;
 mod dirtiness;
 mod error;
 mod floor_map;
+mod key_hash;
 mod lent;
 mod log;
 mod lookup;

@@ -1,53 +1,77 @@
 //! The last offset of each key, in a bounded memory: what compaction decides by.
 //!
-//! Keys are held as 128 bits of two keyed hashes, as Kafka's `SkimpyOffsetMap` holds their MD5: two keys that fall together would cost a
-//! record, and do so about once in 10^25 runs of a billion keys. The hash keys are random, so nobody can choose such keys.
+//! Keys are held as 128 bits of a keyed hash, as Kafka's `SkimpyOffsetMap` holds their MD5: two keys that fall together would cost a
+//! record, and do so about once in 10^20 runs of a billion keys. The hash key is random, so nobody can choose such keys.
 
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 
-/// Bytes of a slot.
+use crate::fs::memory::Memory;
+
+use super::key_hash::{KeyHash, KeyHasher};
+
+/// Bytes of a slot: a key's hash, and its offset plus one; 0 where it is free.
 pub(super) const SLOT_BYTES: usize = 24;
 
-/// Key to offset. A slot is free where its offset is 0 (offsets are stored plus one).
+/// Key to offset.
 #[derive(Debug)]
 pub(super) struct OffsetMap {
-    slots: Vec<(u64, u64, u64)>,
+    slots: Memory,
     used: usize,
-    hashers: (RandomState, RandomState),
+    hasher: KeyHasher,
 }
 
 impl OffsetMap {
     /// A map of at most `max_bytes`, and no more than `entries` need. The memory is touched only as it fills.
-    pub(super) fn new(max_bytes: u64, entries: u64) -> Self {
+    ///
+    /// # Errors
+    /// Where there is no room for it.
+    pub(super) fn new(max_bytes: u64, entries: u64) -> io::Result<Self> {
         let most = usize::try_from(max_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
         let needed = usize::try_from(entries.saturating_mul(10) / 9 + 2).unwrap_or(usize::MAX);
-        Self {
-            slots: vec![(0, 0, 0); most.min(needed).max(2)],
+        let slots = most.min(needed).max(2);
+        // The standard library's own hash keys, which differ in every state.
+        let random = || RandomState::new().hash_one(0_u8);
+        Ok(Self {
+            slots: Memory::zeroed(slots.saturating_mul(SLOT_BYTES))?,
             used: 0,
-            hashers: (RandomState::new(), RandomState::new()),
-        }
+            hasher: KeyHasher::new(random(), random()),
+        })
     }
 
-    /// Whether no other key fits: nine tenths of the slots are taken, so that probes stay short.
-    pub(super) fn is_full(&self) -> bool {
-        self.used + 1 > (self.slots.len() - 1).min(self.slots.len() / 10 * 9 + 1)
+    /// The hash under which the map knows the key.
+    #[inline]
+    pub(super) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash(key)
     }
 
-    /// Notes that the key's last record so far is at `offset`. The caller has asked [`OffsetMap::is_full`].
-    pub(super) fn put(&mut self, key: &[u8], offset: i64) {
-        let (first, second, at) = self.find(key);
-        if let Some(slot) = self.slots.get_mut(at) {
-            self.used += usize::from(slot.2 == 0);
-            *slot = (first, second, offset.unsigned_abs() + 1);
+    /// Notes that the key's last record so far is at `offset`; false where the key is new and no other fits: nine tenths of the slots are
+    /// taken, so that probes stay short.
+    #[inline]
+    pub(super) fn note(&mut self, hash: KeyHash, offset: i64) -> bool {
+        let at = self.find(hash);
+        let is_full = self.is_full();
+        let (slots, _) = self.slots.bytes_mut().as_chunks_mut::<SLOT_BYTES>();
+        let Some(slot) = slots.get_mut(at) else {
+            return false;
+        };
+        if read(slot).1 == 0 {
+            if is_full {
+                return false;
+            }
+            self.used += 1;
         }
+        write(slot, hash, offset.unsigned_abs() + 1);
+        true
     }
 
     /// The offset of the key's last record.
-    pub(super) fn get(&self, key: &[u8]) -> Option<i64> {
-        let (_, _, at) = self.find(key);
-        let stored = self.slots.get(at).map_or(0, |slot| slot.2);
+    #[inline]
+    pub(super) fn get(&self, hash: KeyHash) -> Option<i64> {
+        let slot = self.slots().get(self.find(hash));
+        let stored = slot.map_or(0, |slot| read(slot).1);
         stored
             .checked_sub(1)
             .and_then(|offset| i64::try_from(offset).ok())
@@ -58,19 +82,53 @@ impl OffsetMap {
         self.used
     }
 
-    /// The key's hashes, and its slot or the free one that it would take. There always is a free one.
-    fn find(&self, key: &[u8]) -> (u64, u64, usize) {
-        let (first, second) = (self.hashers.0.hash_one(key), self.hashers.1.hash_one(key));
-        let len = self.slots.len();
-        let mut at = usize::try_from(first % len as u64).unwrap_or(0);
+    #[inline]
+    fn slots(&self) -> &[[u8; SLOT_BYTES]] {
+        self.slots.bytes().as_chunks().0
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        let slots = self.slots().len();
+        self.used + 1 > (slots - 1).min(slots / 10 * 9 + 1)
+    }
+
+    /// The key's slot or the free one that it would take. There always is a free one.
+    #[inline]
+    fn find(&self, hash: KeyHash) -> usize {
+        let slots = self.slots();
+        // The upper half of the product: below the number of slots, and as even as the hash.
+        let product = u128::from(hash.0) * slots.len() as u128;
+        let mut at = usize::try_from(product >> 64).unwrap_or(0);
         loop {
-            match self.slots.get(at) {
-                Some(slot) if slot.2 != 0 && (slot.0, slot.1) != (first, second) => {
-                    at = (at + 1) % len;
+            match slots.get(at).map(read) {
+                Some((held, offset)) if offset != 0 && held != hash => {
+                    at += 1;
+                    if at == slots.len() {
+                        at = 0;
+                    }
                 }
-                _ => return (first, second, at),
+                _ => return at,
             }
         }
+    }
+}
+
+/// A slot's hash and stored offset.
+#[inline]
+fn read(slot: &[u8; SLOT_BYTES]) -> (KeyHash, u64) {
+    let [first, second, offset] = std::array::from_fn(|word| {
+        let word = slot.as_chunks::<8>().0.get(word);
+        word.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    });
+    (KeyHash(first, second), offset)
+}
+
+#[inline]
+fn write(slot: &mut [u8; SLOT_BYTES], hash: KeyHash, offset: u64) {
+    let (words, _) = slot.as_chunks_mut::<8>();
+    for (word, number) in words.iter_mut().zip([hash.0, hash.1, offset]) {
+        *word = number.to_ne_bytes();
     }
 }
 
@@ -80,29 +138,32 @@ mod tests {
 
     #[test]
     fn the_last_offset_of_each_key_is_found() {
-        let mut map = OffsetMap::new(1 << 20, 1000);
+        let mut map = OffsetMap::new(1 << 20, 1000).expect("room");
         for offset in 0..3000_i64 {
-            map.put(&(offset % 700).to_be_bytes(), offset);
+            assert!(map.note(map.hash(&(offset % 700).to_be_bytes()), offset));
         }
         assert_eq!(map.len(), 700);
         for key in 0..700_i64 {
             let last = (0..3000).rev().find(|offset| offset % 700 == key);
-            assert_eq!(map.get(&key.to_be_bytes()), last);
+            assert_eq!(map.get(map.hash(&key.to_be_bytes())), last);
         }
-        assert_eq!(map.get(b"never"), None);
+        assert_eq!(map.get(map.hash(b"never")), None);
     }
 
     #[test]
     fn it_says_full_in_time_and_stays_within_its_memory() {
         for slots in [2_u64, 3, 10, 11, 100] {
-            let mut map = OffsetMap::new(slots * SLOT_BYTES as u64, u64::MAX / 100);
-            let mut keys = 0_u64;
-            while !map.is_full() {
-                map.put(&keys.to_be_bytes(), 0);
+            let mut map = OffsetMap::new(slots * SLOT_BYTES as u64, u64::MAX / 100).expect("room");
+            let mut keys = 0_i64;
+            while map.note(map.hash(&keys.to_be_bytes()), keys) {
                 keys += 1;
             }
-            assert!(keys >= 1 && keys < slots, "{keys} keys in {slots} slots");
-            assert_eq!(map.get(b"another"), None, "a probe ends");
+            let held = keys.unsigned_abs();
+            assert!(held >= 1 && held < slots, "{keys} keys in {slots} slots");
+            assert_eq!(map.get(map.hash(b"another")), None, "a probe ends");
+            let first = map.hash(&0_i64.to_be_bytes());
+            assert!(map.note(first, 500), "a key that is held always fits");
+            assert_eq!(map.get(first), Some(500));
         }
     }
 }

@@ -200,6 +200,15 @@ pub(super) fn write_rows<F: Fs, R: Row>(
     path: &std::path::Path,
     rows: &[R],
 ) -> io::Result<()> {
+    write_rows_unsynced(fs, path, rows)?.sync_data()
+}
+
+/// As [`write_rows`], but whoever called syncs the file that is given back.
+pub(super) fn write_rows_unsynced<F: Fs, R: Row>(
+    fs: &F,
+    path: &std::path::Path,
+    rows: &[R],
+) -> io::Result<F::File> {
     let file = fs.open(path, OpenMode::CreateOrKeep)?;
     file.set_len(0)?;
     let mut bytes = Vec::with_capacity(rows.len() * R::BYTES);
@@ -207,5 +216,5 @@ pub(super) fn write_rows<F: Fs, R: Row>(
         row.encode(&mut bytes);
     }
     file.write_all_at(&bytes, 0)?;
-    file.sync_data()
+    Ok(file)
 }

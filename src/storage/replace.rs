@@ -45,10 +45,19 @@ pub(super) fn withdraw<F: Fs>(fs: &F, dir: &Path, base: i64) -> io::Result<()> {
 }
 
 /// Does what a manifest says, as far as it is not done. Gives the files that were replaced, under their new names.
+pub(super) fn finish<F: Fs>(fs: &F, dir: &Path, bases: &[i64]) -> Result<Vec<PathBuf>, Error> {
+    let replaced = rename_all(fs, dir, bases)?;
+    if let Some(base) = bases.first() {
+        conclude(fs, dir, *base)?;
+    }
+    Ok(replaced)
+}
+
+/// The renames of a replacement. Gives the files that were replaced, under their new names. Until [`conclude`] a start does the same again.
 ///
 /// The old names are away durably before the first cleaned file takes one: a disk may keep two renames in the other order, and the
 /// cleaned file would go the old one's way.
-pub(super) fn finish<F: Fs>(fs: &F, dir: &Path, bases: &[i64]) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn rename_all<F: Fs>(fs: &F, dir: &Path, bases: &[i64]) -> Result<Vec<PathBuf>, Error> {
     let mut replaced = Vec::new();
     let Some((&base, others)) = bases.split_first() else {
         return Ok(replaced);
@@ -75,12 +84,16 @@ pub(super) fn finish<F: Fs>(fs: &F, dir: &Path, bases: &[i64]) -> Result<Vec<Pat
         fs.rename(&cleaned, &to)
             .map_err(Error::io("rename", &cleaned))?;
     }
+    Ok(replaced)
+}
+
+/// Makes the renames durable and takes the manifest away, durably, too: one that came back would announce whatever `.cleaned` file is begun next.
+pub(super) fn conclude<F: Fs>(fs: &F, dir: &Path, base: i64) -> Result<(), Error> {
     fs.sync_dir(dir).map_err(Error::io("fsync", dir))?;
     let manifest = segment_file(dir, base, "replace");
     fs.remove_file(&manifest)
         .map_err(Error::io("removal", &manifest))?;
-    fs.sync_dir(dir).map_err(Error::io("fsync", dir))?;
-    Ok(replaced)
+    fs.sync_dir(dir).map_err(Error::io("fsync", dir))
 }
 
 fn set_aside<F: Fs>(

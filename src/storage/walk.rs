@@ -52,6 +52,31 @@ impl Bounds {
         Ok(self.layout.decode(bytes))
     }
 
+    /// The entry at the start of `bytes`, if these alone tell that it is good by the rules of [`Bounds::good_entry`]. `None` says nothing:
+    /// the bytes may end too early.
+    #[must_use]
+    #[inline]
+    pub fn good_in<'b>(
+        &self,
+        bytes: &'b [u8],
+        at_least: i64,
+    ) -> Option<(EntryHead, StoredRecord<'b>)> {
+        let (head, stored) = self.layout.decode(bytes).ok()?;
+        let is_sure = self.layout != Layout::V1 || {
+            let next = self.layout.head(bytes.get(head.length as usize..)?).ok()?;
+            next.first_offset > head.last_offset && next.first_offset < self.upper
+        };
+        (is_sure && self.may_hold(&head, at_least)).then_some((head, stored))
+    }
+
+    /// Whether an entry with these offsets may stand in the segment, behind what ends below `at_least`.
+    #[inline]
+    fn may_hold(&self, head: &EntryHead, at_least: i64) -> bool {
+        head.first_offset >= at_least
+            && head.last_offset < self.upper
+            && i32::try_from(head.last_offset.saturating_sub(self.base)).is_ok()
+    }
+
     /// The head of the entry at `position`, if its frame holds, it ends within the window's limit, and its offsets are possible.
     ///
     /// # Errors
@@ -66,13 +91,10 @@ impl Bounds {
         Ok(window.head(self.layout, position)?.and_then(|head| {
             if position + u64::from(head.length) > limit {
                 Err(DecodeError::Incomplete(u64::from(head.length)))
-            } else if head.first_offset < at_least
-                || head.last_offset >= self.upper
-                || i32::try_from(head.last_offset.saturating_sub(self.base)).is_err()
-            {
-                Err(DecodeError::Corrupt(Reason::Offset(head.first_offset)))
-            } else {
+            } else if self.may_hold(&head, at_least) {
                 Ok(head)
+            } else {
+                Err(DecodeError::Corrupt(Reason::Offset(head.first_offset)))
             }
         }))
     }
