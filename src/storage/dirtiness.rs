@@ -19,8 +19,8 @@ pub struct Dirtiness {
 }
 
 impl<F: Fs> Log<F> {
-    /// The first offset that may not be cleaned now: of the active segment, of what readers cannot see yet, or of the first dirty segment that holds
-    /// something younger than `min.compaction.lag.ms`.
+    /// The first offset that may not be cleaned now: of the active segment, of what readers cannot see yet, of what a power cut may take (the
+    /// record that it replaces would be gone for nothing), or of the first dirty segment that holds something younger than `min.compaction.lag.ms`.
     pub(super) fn uncleanable(&mut self, dirty: i64, now_ms: i64) -> Result<i64, Error> {
         let youngest = now_ms.saturating_sub(self.config.min_compaction_lag_ms);
         let bases: Vec<i64> = self
@@ -30,7 +30,7 @@ impl<F: Fs> Log<F> {
             .collect();
         for base in bases {
             let end = self.next_base(base).unwrap_or(self.active.base);
-            if end > self.published.offset {
+            if end > self.published.offset.min(self.durable.offset) {
                 return Ok(base);
             }
             if self.config.min_compaction_lag_ms > 0 {
