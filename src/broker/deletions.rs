@@ -19,8 +19,8 @@ use crate::fs::{File, Fs, OpenMode};
 
 use super::partition::Ranges;
 
-/// Bytes that one slice frees.
-const SLICE_BYTES: u64 = 64 << 20;
+/// Bytes that one slice frees: about a millisecond of the file system's time, most of it for pages in memory.
+const SLICE_BYTES: u64 = 4 << 20;
 
 /// Handles held at most; files beyond are removed in one go rather than taking descriptors from clients.
 const FILES_MAX: usize = 256;
