@@ -9,6 +9,7 @@
 mod admin;
 mod appends;
 mod cleaning;
+mod compaction_configs;
 mod durability;
 mod groups;
 mod readers;

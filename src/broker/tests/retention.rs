@@ -309,7 +309,7 @@ fn a_big_file_is_shortened_in_slices_and_only_when_nobody_sends_from_it() {
         rig.broker.tick(&rig.clock);
         sizes.push(file.len().unwrap() >> 20);
     }
-    assert_eq!(sizes, [136, 72, 8, 8]);
+    assert_eq!(sizes, [10, 6, 2, 2]);
     assert!(!rig.mem.exists(path).unwrap());
 }
 
@@ -388,5 +388,56 @@ fn retention_survives_a_crash_and_a_fault_at_every_operation() {
                 break;
             }
         }
+    }
+}
+
+/// Counts how often it is asked, which a pass does once for each partition it looks at; each question takes so long.
+#[derive(Debug)]
+struct CountingClock {
+    asked: std::cell::Cell<u32>,
+    now: std::cell::Cell<Now>,
+    step: Duration,
+}
+
+impl Clock for CountingClock {
+    fn now(&self) -> Now {
+        self.asked.set(self.asked.get() + 1);
+        let mut now = self.now.get();
+        now.mono += self.step;
+        self.now.set(now);
+        now
+    }
+}
+
+#[test]
+fn a_pass_over_twenty_thousand_partitions_is_many_short_slices() {
+    let mut rig = Rig::with(Settings {
+        max_partitions: 30_000,
+        ..settings(FsyncPolicy::Never)
+    });
+    for number in 0..20 {
+        rig.create(&format!("t{number}"), 1000, &[]);
+    }
+    rig.settle();
+    // By count, and where each look takes long by time.
+    for (step, looks_max) in [(Duration::ZERO, 80), (Duration::from_millis(1), 10)] {
+        rig.pass(Duration::from_secs(400));
+        let clock = CountingClock {
+            asked: std::cell::Cell::new(0),
+            now: std::cell::Cell::new(rig.now()),
+            step,
+        };
+        let (mut slices, due) = (0, rig.broker.retention.next_deadline());
+        assert!(due <= rig.now().mono, "a pass is due");
+        loop {
+            clock.asked.set(0);
+            rig.broker.tick(&clock);
+            assert!(clock.asked.get() < looks_max, "{} looks", clock.asked.get());
+            if rig.broker.retention.next_deadline() > Duration::ZERO {
+                break;
+            }
+            slices += 1;
+        }
+        assert!(slices >= 20_000 / looks_max, "{slices} slices");
     }
 }
