@@ -132,6 +132,17 @@ impl Client {
         Err(format!("{verb} was answered {line:?}").into())
     }
 
+    /// Reads a line that follows a reply, without its LF.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        line.truncate(line.trim_end_matches('\n').len());
+        Ok(line)
+    }
+
     /// Reads so many bytes that follow a reply.
     ///
     /// # Errors
