@@ -10,7 +10,7 @@ use super::options::{Mode, Options, Verb};
 use super::requests::Shape;
 use super::start::{EmptyStart, ManyPartitions, Restart, empty};
 use super::workload::{Outcome, Workload};
-use super::{picture, report};
+use super::{library, picture, report};
 use crate::support::table::Table;
 use crate::support::{Result, machine, units};
 
@@ -30,6 +30,7 @@ struct Measured {
     batch_always: Pairs,
     one_at_a_time: Pairs,
     fetch: Pairs,
+    library: Vec<library::Run>,
     empty: Vec<EmptyStart>,
     clean: Vec<Restart>,
     killed: Vec<Restart>,
@@ -205,6 +206,7 @@ impl Measured {
             batch_always: Pairs::new(Mode::Produce, Verb::Batch, "always", scale(5_000_000)),
             one_at_a_time: Pairs::new(Mode::Latency, Verb::Put, "never", scale(50_000)),
             fetch: Pairs::new(Mode::Fetch, Verb::Produce, "never", scale(10_000_000)),
+            library: Vec::new(),
             empty: Vec::new(),
             clean: Vec::new(),
             killed: Vec::new(),
@@ -227,6 +229,9 @@ impl Measured {
             ] {
                 pairs.measure(parent)?;
             }
+            eprintln!("the client library");
+            let run = library::run(parent, scale(10_000_000))?;
+            all.library.push(run);
             eprintln!("restarts");
             all.clean.push(partitions.after_clean_stop()?);
             all.killed.push(partitions.after_kill()?);
@@ -248,6 +253,7 @@ impl Measured {
     fn rows(&self) -> Vec<Row> {
         let mut rows = self.produce_rows();
         rows.extend(self.read_rows());
+        rows.extend(self.library_rows());
         rows.extend(self.start_rows());
         rows
     }
@@ -308,6 +314,43 @@ impl Measured {
                 holds: Some(fetch_ratio >= 0.9),
             },
             fetch_time,
+        ]
+    }
+
+    /// The library beside the generator that these rows have in the other rows.
+    fn library_rows(&self) -> [Row; 2] {
+        let produced: Vec<f64> = self.library.iter().map(|run| run.produced_per_s).collect();
+        let consumed = self.library.iter().map(|run| run.consumed_bytes_per_s);
+        let (produced, consumed) = (
+            units::median(&produced),
+            units::median(&consumed.collect::<Vec<f64>>()),
+        );
+        let batch = self.batch.records_per_s();
+        let bytes_per_s = |o: &Outcome| o.wire_bytes / o.recorded.elapsed.as_secs_f64();
+        let fetch = self.fetch.median(|broker, _| bytes_per_s(broker));
+        let row = |what: &str, goal, measured, floor, ratio: f64| Row {
+            what: what.to_owned(),
+            goal,
+            measured,
+            floor,
+            ratio: format!("{ratio:.2}"),
+            holds: Some(ratio >= 0.8),
+        };
+        [
+            row(
+                "Producer of the library: records/s, beside BATCH",
+                "0.8 of BATCH",
+                units::grouped(produced),
+                units::grouped(batch),
+                produced / batch,
+            ),
+            row(
+                "Consumer of the library: bytes/s, beside FETCH",
+                "0.8 of FETCH",
+                format!("{:.2} GB/s", consumed / 1e9),
+                format!("{:.2} GB/s", fetch / 1e9),
+                consumed / fetch,
+            ),
         ]
     }
 

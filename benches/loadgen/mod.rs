@@ -4,6 +4,7 @@
 pub(crate) mod fetch;
 pub(crate) mod floor;
 pub(crate) mod goals;
+pub(crate) mod library;
 pub(crate) mod options;
 pub(crate) mod picture;
 pub(crate) mod pipeline;
