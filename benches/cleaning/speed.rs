@@ -23,8 +23,10 @@ const SLICE_BYTES: u64 = 128 * 1024;
 const MAP_BYTES: u64 = 128 << 20;
 /// Bytes that the floor reads and writes at once.
 const COPY_BYTES: usize = 256 * 1024;
-/// Keys that records which are to be removed share.
-const HOT_KEYS: u64 = 1000;
+/// The most keys that records which are to be removed share.
+const MAX_HOT_KEYS: u64 = 1000;
+/// Records of each such key, at least: the last of them stays, so that in a short run, too, what stays is as the case says.
+const MIN_RECORDS_OF_A_HOT_KEY: u64 = 100;
 
 /// What is cleaned.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +123,12 @@ impl Case {
         })
     }
 
+    /// As many keys as what is to be removed can share in a log of this size.
+    fn hot_keys(&self) -> u64 {
+        let hot_records = self.bytes / self.value_bytes as u64 * self.removed_percent / 100;
+        (hot_records / MIN_RECORDS_OF_A_HOT_KEY).clamp(1, MAX_HOT_KEYS)
+    }
+
     /// A log whose sealed segments hold what is to be cleaned. Survivors and what goes are mixed: each record is one or the other by chance.
     fn fill(&self, root: &Path) -> Result<Engine> {
         let config = LogConfig {
@@ -136,10 +144,11 @@ impl Case {
             .take(1 << 20)
             .collect();
         let mut chunks = values.chunks_exact(self.value_bytes).cycle();
+        let hot_keys = self.hot_keys();
         let mut number = 0_u64;
         while log.bytes() < self.bytes || log.segment_count() < 2 {
             let key = if random.u64(..100) < self.removed_percent {
-                format!("hot-{:012}", random.u64(..HOT_KEYS))
+                format!("hot-{:012}", random.u64(..hot_keys))
             } else {
                 format!("key-{number:012}")
             };
