@@ -6,8 +6,9 @@ use std::io;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
-/// Zeroed memory, in huge pages where the kernel has some: a table larger than what the processor keeps addresses of would pay for
-/// most look-ups twice. Nothing is taken from the system until it is touched, and all of it goes back at once on drop.
+/// Zeroed memory, in small pages: nothing is taken from the system until it is touched, a page at a time, and all of it goes back at once
+/// on drop. Huge pages would be found faster, but the kernel clears each when it is first touched: a hundred keys that fall into as many of
+/// them make whoever notes them wait for hundreds of milliseconds.
 #[derive(Debug)]
 pub struct Memory {
     map: MmapMut,
@@ -20,8 +21,8 @@ impl Memory {
     /// Where the system has no room for them.
     pub fn zeroed(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes.max(1)).map_anon()?;
-        if let Err(error) = map.advise(Advice::HugePage) {
-            log::debug!("no huge pages: {error}");
+        if let Err(error) = map.advise(Advice::NoHugePage) {
+            log::debug!("huge pages may be used: {error}");
         }
         Ok(Self { map })
     }

@@ -114,7 +114,9 @@ impl<F: Fs> Log<F> {
         } else {
             0
         };
-        let map = OffsetMap::new(map_bytes, dirtiness.bytes / ENTRY_BYTES_MIN)
+        // No more keys than entries, and no more entries than offsets.
+        let offsets = until.saturating_sub(dirty).unsigned_abs();
+        let map = OffsetMap::new(map_bytes, offsets.min(dirtiness.bytes / ENTRY_BYTES_MIN))
             .map_err(Error::io("allocation for", &self.dir))?;
         Ok(Some(Cleaning {
             map,
@@ -188,6 +190,7 @@ impl<F: Fs> Log<F> {
         let mut at = at;
         self.read_chunk(at, budget_bytes, chunk, map)?;
         let mut is_full = false;
+        map.warm(chunk.seen.iter().filter_map(|seen| seen.key));
         for seen in &chunk.seen {
             let offset = seen.head.last_offset;
             if let Some(key) = seen.key.filter(|_| offset >= *dirty)

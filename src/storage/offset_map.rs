@@ -77,6 +77,16 @@ impl OffsetMap {
             .and_then(|offset| i64::try_from(offset).ok())
     }
 
+    /// Brings the slots of keys that are asked for next into the processor's caches: these reads do not depend on each other and wait
+    /// for memory together, where those of [`note`](Self::note) and [`get`](Self::get) wait one after the other.
+    pub(super) fn warm(&self, hashes: impl Iterator<Item = KeyHash>) {
+        let slots = self.slots();
+        let touched = hashes.fold(0, |touched, hash| {
+            touched ^ slots.get(self.home(hash)).map_or(0, |slot| slot[0])
+        });
+        std::hint::black_box(touched);
+    }
+
     /// Keys held.
     pub(super) fn len(&self) -> usize {
         self.used
@@ -93,13 +103,19 @@ impl OffsetMap {
         self.used + 1 > (slots - 1).min(slots / 10 * 9 + 1)
     }
 
+    /// The slot at which a key is looked for first.
+    #[inline]
+    fn home(&self, hash: KeyHash) -> usize {
+        // The upper half of the product: below the number of slots, and as even as the hash.
+        let product = u128::from(hash.0) * self.slots().len() as u128;
+        usize::try_from(product >> 64).unwrap_or(0)
+    }
+
     /// The key's slot or the free one that it would take. There always is a free one.
     #[inline]
     fn find(&self, hash: KeyHash) -> usize {
         let slots = self.slots();
-        // The upper half of the product: below the number of slots, and as even as the hash.
-        let product = u128::from(hash.0) * slots.len() as u128;
-        let mut at = usize::try_from(product >> 64).unwrap_or(0);
+        let mut at = self.home(hash);
         loop {
             match slots.get(at).map(read) {
                 Some((held, offset)) if offset != 0 && held != hash => {
