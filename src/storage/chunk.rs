@@ -158,6 +158,7 @@ impl<F: Fs> Log<F> {
             chunk.is_end = at.position + taken >= view.limit;
             Ok(damage)
         })?;
+        map.warm(chunk.seen.iter().filter_map(|seen| seen.key));
         match damage {
             Some((position, offset, next)) => Err(self.damage(at.base, position, offset, next)),
             None => Ok(()),

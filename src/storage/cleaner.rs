@@ -190,7 +190,6 @@ impl<F: Fs> Log<F> {
         let mut at = at;
         self.read_chunk(at, budget_bytes, chunk, map)?;
         let mut is_full = false;
-        map.warm(chunk.seen.iter().filter_map(|seen| seen.key));
         for seen in &chunk.seen {
             let offset = seen.head.last_offset;
             if let Some(key) = seen.key.filter(|_| offset >= *dirty)

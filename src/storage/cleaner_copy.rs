@@ -271,7 +271,6 @@ impl<F: Fs> Log<F> {
         self.read_chunk(*at, budget_bytes, chunk, map)?;
         let (interval, log_start) = (self.config.index_interval_bytes, self.earliest);
         let output = &mut group.output;
-        map.warm(chunk.seen.iter().filter_map(|seen| seen.key));
         // Neighbours that stay are copied in one piece.
         let (mut run, mut position, mut kept) = (0..0, 0, 0);
         for seen in &chunk.seen {
