@@ -28,7 +28,7 @@ impl<F: Fs> Log<F> {
         }
         self.encode(&record, bytes, now_ms);
         if self.buffer.len() >= WRITE_BUFFER_BYTES {
-            self.write()?;
+            self.spill()?;
         }
         Ok(offset)
     }
@@ -81,7 +81,7 @@ impl<F: Fs> Log<F> {
         let first = self.next_offset;
         let last = first.checked_add(count).ok_or(Error::Exhausted)? - 1;
         if self.buffer.len() as u64 + total > WRITE_BUFFER_BYTES as u64 {
-            self.write()?;
+            self.spill()?;
         }
         let sum = u32::try_from(total).unwrap_or(u32::MAX);
         let rows_max = total / u64::from(self.config.index_interval_bytes.max(1)) + 2;
@@ -99,7 +99,7 @@ impl<F: Fs> Log<F> {
                 (_, next) = self.encode_alike(&mut records, record.timestamp, u64::MAX, now_ms);
             }
             if self.buffer.len() >= WRITE_BUFFER_BYTES {
-                self.write()?;
+                self.spill()?;
             }
         } else {
             self.write()?;
@@ -141,7 +141,7 @@ impl<F: Fs> Log<F> {
         }
         self.encode(&record, bytes, now_ms);
         if self.buffer.len() >= WRITE_BUFFER_BYTES {
-            self.write()?;
+            self.spill()?;
         }
         Ok(())
     }

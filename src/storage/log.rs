@@ -30,6 +30,9 @@ pub(super) const WRITE_BUFFER_BYTES: usize = 384 * 1024;
 /// How many bytes of the active segment are written before the kernel is asked to put them on the disk, where no fsync does.
 pub(super) const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
+/// What the kernel writes out as one.
+const PAGE_BYTES: u64 = 4096;
+
 /// A place in a log: an offset, and where the entry with it starts or will start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
@@ -137,6 +140,22 @@ impl<F: Fs> Log<F> {
                 })
             }
         }
+    }
+
+    /// [`Log::write`] in the middle of a turn, because the buffer is full. Under `always` the disk begins with what is written, so that the fdatasync
+    /// at the turn's end has less to wait for.
+    pub(super) fn spill(&mut self) -> Result<(), Error> {
+        self.write()?;
+        if self.context.fsync == FsyncPolicy::Always {
+            // The last page will be written to again.
+            let to = self.active.written.bytes / PAGE_BYTES * PAGE_BYTES;
+            let from = self.active.writeback_from;
+            if to > from {
+                self.active.log.start_writeback(from, to - from);
+                self.active.writeback_from = to;
+            }
+        }
+        Ok(())
     }
 
     fn start_writeback(&mut self) {
