@@ -132,6 +132,14 @@ impl Client {
         Err(format!("{verb} was answered {line:?}").into())
     }
 
+    /// Sends whole requests, whose replies are read by [`Client::line`].
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn send(&mut self, requests: &[u8]) -> Result<()> {
+        Ok(self.reader.get_mut().write_all(requests)?)
+    }
+
     /// Reads a line that follows a reply, without its LF.
     ///
     /// # Errors

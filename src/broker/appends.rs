@@ -256,6 +256,7 @@ impl<F: Fs> Broker<F> {
         let written = self.write_commits(clock);
         if !self.dirty.is_empty() {
             let mut dirty = std::mem::take(&mut self.dirty);
+            self.sync_together(&dirty, clock);
             for key in dirty.drain(..) {
                 self.flush_partition(key, clock);
             }
@@ -370,6 +371,7 @@ impl<F: Fs> Broker<F> {
         if let Err(error) = result {
             self.fail_sync(key, &error);
         } else {
+            self.together.note_single(took);
             self.stats.fsyncs += 1;
             self.stats.fsync_max = self.stats.fsync_max.max(took);
         }

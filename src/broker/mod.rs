@@ -35,6 +35,7 @@ mod space;
 mod start;
 mod stats;
 mod sync_rounds;
+mod sync_together;
 mod topics;
 
 #[cfg(test)]
@@ -63,6 +64,7 @@ use route::LastTarget;
 use space::Space;
 use stats::Stats;
 use sync_rounds::SyncRounds;
+use sync_together::TogetherSync;
 use topics::Topics;
 
 pub use groups::Ticket;
@@ -138,6 +140,7 @@ pub struct Broker<F: Fs> {
     /// When partitions with unsynced records must be synced.
     syncs: BTreeSet<(Duration, PartitionKey)>,
     sync_rounds: SyncRounds,
+    together: TogetherSync,
     /// What the first failed fsync was told with; SYNC answers it from then on.
     failed_sync: Option<ApiError>,
     /// Partitions whose durable end moved since the last checkpoint, once each.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::ptr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(super) struct Partition<F: Fs> {
     pub(super) is_moved: bool,
     /// Whether the broker's list of background work has it.
     pub(super) has_background: bool,
+    /// Whether its directory is on the data directory's file system, once that was asked.
+    shares_file_system: Option<bool>,
     /// Files of which ranges are out, as far as they are still held by anybody.
     pub(super) ranges: Ranges,
 }
@@ -64,8 +67,17 @@ impl<F: Fs> Partition<F> {
             sync_due: None,
             is_moved: false,
             has_background: false,
+            shares_file_system: None,
             ranges: Ranges::default(),
         }
+    }
+
+    /// Whether a sync of the data directory's file system reaches it: its directory may be a link to another disk.
+    pub(super) fn is_on_the_disk_of(&mut self, fs: &F, data_dir: &Path) -> bool {
+        *self.shares_file_system.get_or_insert_with(|| {
+            fs.is_same_file_system(self.log.dir(), data_dir)
+                .unwrap_or(false)
+        })
     }
 
     /// Remembers how the log stood before the first append of a turn.

@@ -23,6 +23,7 @@ use super::partition::Partitions;
 use super::space::Space;
 use super::stats::Stats;
 use super::sync_rounds::SyncRounds;
+use super::sync_together::TogetherSync;
 use super::topics::Topics;
 use super::{Broker, Settings};
 
@@ -77,6 +78,7 @@ impl<F: Fs> Broker<F> {
             dirty: Vec::new(),
             syncs: BTreeSet::new(),
             sync_rounds: SyncRounds::default(),
+            together: TogetherSync::default(),
             failed_sync: None,
             moved: Vec::new(),
             checkpoint_due: None,

@@ -5,7 +5,7 @@
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::sys::{self, Advice, RawMap};
@@ -120,11 +120,12 @@ impl Fs for DiskFs {
         }
     }
 
-    fn write_out(&self, path: &Path) {
-        let synced = fs::File::open(path).and_then(|file| sys::sync_filesystem(file.as_fd()));
-        if let Err(error) = synced {
-            log::warn!("syncfs of {} failed: {error}", path.display());
-        }
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        sys::sync_filesystem(fs::File::open(path)?.as_fd())
+    }
+
+    fn is_same_file_system(&self, path: &Path, other: &Path) -> io::Result<bool> {
+        Ok(fs::metadata(path)?.dev() == fs::metadata(other)?.dev())
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {

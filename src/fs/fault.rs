@@ -229,8 +229,17 @@ where
         self.inner.lock(path)
     }
 
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        self.plan.run(|| self.inner.sync_all(path))
+    }
+
     fn write_out(&self, path: &Path) {
         self.inner.write_out(path);
+    }
+
+    fn is_same_file_system(&self, path: &Path, other: &Path) -> io::Result<bool> {
+        self.plan.look()?;
+        self.inner.is_same_file_system(path, other)
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {

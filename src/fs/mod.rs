@@ -231,9 +231,25 @@ pub trait Fs: Clone + Debug + 'static {
     /// What the system says.
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
 
-    /// Writes out what is dirty of the file system that holds `path`, all together (`syncfs`); promises nothing: each file is synced
-    /// by its own call all the same, which then has little left to do.
-    fn write_out(&self, path: &Path);
+    /// `syncfs`: what was written to any file of the file system that holds `path` is on the disk when this returns, as after
+    /// [`File::sync_data`] of each, but for a file whose own [`File::finish_writeback`] then tells of a failure: not every kernel tells of it here.
+    ///
+    /// # Errors
+    /// What the system says; nothing is promised then.
+    fn sync_all(&self, path: &Path) -> io::Result<()>;
+
+    /// As [`Fs::sync_all`], as a wish: nothing is promised.
+    fn write_out(&self, path: &Path) {
+        if let Err(error) = self.sync_all(path) {
+            log::warn!("syncfs of {} failed: {error}", path.display());
+        }
+    }
+
+    /// Whether both are on the file system that a [`Fs::sync_all`] of either reaches.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn is_same_file_system(&self, path: &Path, other: &Path) -> io::Result<bool>;
 
     /// Bytes that a process without privileges can still write on the file system that holds `path`.
     ///

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::fs::{File, Fs};
@@ -185,16 +185,44 @@ impl<F: Fs> Log<F> {
             return Ok(());
         }
         self.sync_active()?;
-        self.context.checkpoints.set_recovery_point(
-            &self.topic,
-            self.partition,
-            self.durable.offset,
-        );
+        self.note_durable();
         Ok(())
+    }
+
+    /// To be called when the file system was synced as a whole after [`Log::write`]: everything written is durable then. A failed write is told to
+    /// the handle of its file, which is asked here.
+    ///
+    /// # Errors
+    /// As [`Log::sync`].
+    pub fn synced_with_all(&mut self) -> Result<(), Error> {
+        let has_more = !self.buffer.is_empty() || !self.unsynced.is_empty();
+        if self.is_read_only || has_more || self.durable == self.written {
+            return self.sync();
+        }
+        let from = if self.durable.base == self.active.base {
+            self.durable.position
+        } else {
+            0
+        };
+        let len = self.written.position.saturating_sub(from);
+        let result = self.active.log.finish_writeback(from, len);
+        self.conclude_sync(result)?;
+        self.note_durable();
+        Ok(())
+    }
+
+    fn note_durable(&self) {
+        let (topic, offset) = (&self.topic, self.durable.offset);
+        let checkpoints = &self.context.checkpoints;
+        checkpoints.set_recovery_point(topic, self.partition, offset);
     }
 
     pub(super) fn sync_active(&mut self) -> Result<(), Error> {
         let result = self.active.log.sync_data();
+        self.conclude_sync(result)
+    }
+
+    fn conclude_sync(&mut self, result: std::io::Result<()>) -> Result<(), Error> {
         self.active.writeback_from = self.active.written.bytes;
         self.synced(result)?;
         self.durable = self.written;
@@ -301,6 +329,11 @@ impl<F: Fs> Log<F> {
             .checkpoints
             .set_recovery_point(&self.topic, self.partition, self.next_offset);
         Ok(())
+    }
+
+    /// The directory of its files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Whether there are appended records that [`Log::sync`] would have to make durable.

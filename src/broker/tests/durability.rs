@@ -1,6 +1,7 @@
 //! What a policy promises, and what is left of it when the disk fails.
 
 use super::super::sync_rounds::ROUND_SYNCS;
+use super::super::sync_together::TOGETHER_MIN;
 use super::*;
 
 #[test]
@@ -346,6 +347,71 @@ fn what_is_acknowledged_survives_a_fault_at_any_operation_and_the_crash_after_it
                 at += 1;
             }
             assert!(at > 20, "the script has operations to strike");
+        }
+    }
+}
+
+/// A turn that appends one record to each of many partitions, and the runs of it.
+fn append_to_many(rig: &mut Rig, partitions: u32) -> Vec<Run> {
+    (0..partitions)
+        .map(|number| rig.append(&format!("a/{number}"), None, "x").unwrap())
+        .collect()
+}
+
+#[test]
+fn many_partitions_of_a_turn_are_durable_by_one_sync() {
+    let partitions = u32::try_from(TOGETHER_MIN).unwrap();
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", partitions, &[]);
+    let fsyncs = rig.stat("fsyncs_total");
+    let runs = append_to_many(&mut rig, partitions);
+    rig.flush();
+    for run in &runs {
+        assert_eq!(rig.broker.verdict(run).error, None);
+    }
+    rig.broker.end_turn();
+    assert_eq!(rig.stat("fsyncs_total") - fsyncs, 1);
+    let mut after = rig.crashed();
+    for number in 0..partitions {
+        assert_eq!(after.values(&format!("a/{number}")), ["x"]);
+    }
+}
+
+#[test]
+fn a_failure_while_many_are_synced_loses_nothing_that_was_acknowledged() {
+    let partitions = u32::try_from(TOGETHER_MIN).unwrap() + 1;
+    for kind in [FaultKind::Io, FaultKind::IoAfter, FaultKind::Torn(5)] {
+        for from_then_on in [false, true] {
+            for at in 0.. {
+                let mut rig = Rig::new(FsyncPolicy::Always);
+                // Some of the records open a segment.
+                rig.create("a", partitions, &[("segment.bytes", "14")]);
+                append_to_many(&mut rig, partitions);
+                rig.turn();
+                let runs = append_to_many(&mut rig, partitions);
+                rig.fs.arm(Fault {
+                    at,
+                    from_then_on,
+                    kind,
+                    reads: false,
+                });
+                rig.flush();
+                let struck = rig.fs.struck();
+                rig.fs.disarm();
+                let mut after = rig.crashed();
+                for run in &runs {
+                    let verdict = rig.broker.verdict(run);
+                    let is_good = run.first_offset < verdict.good_below;
+                    let values = after.values(&format!("a/{}", run.partition));
+                    assert!(
+                        values.len() == 2 || values.len() == 1 && !is_good,
+                        "{kind:?} at {at}: {values:?}, {verdict:?}"
+                    );
+                }
+                if struck == 0 {
+                    break;
+                }
+            }
         }
     }
 }
