@@ -476,7 +476,7 @@ impl<F: Fs> Broker<F> {
         if let Some(key) = self.background.pop_front() {
             self.sync_sealed(key, started);
         }
-        self.deletions.work(&self.fs, started);
+        self.deletion_slice(clock);
         self.delete_slice();
         if !self.retention_slice(clock) {
             self.cleaning_slice(clock);

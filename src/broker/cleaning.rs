@@ -16,15 +16,12 @@ use crate::storage::cleaner::{CleanProgress, Cleaning};
 
 use super::Broker;
 use super::configs::{Config, InForce};
+use super::deletions::BUSY_TIME;
 use super::partition::Before;
 use super::topics::TopicId;
 
 /// Bytes that a slice reads.
 const SLICE_BYTES: u64 = 128 * 1024;
-
-/// While clients were heard of in the last so long, cleaning rests after a slice for as long as that took: a process that is never idle
-/// waits for its processor like any other, and clients with it.
-const BUSY_TIME: Duration = Duration::from_millis(20);
 
 /// Looking for what is due goes on in the next turn after so long, ...
 const CHOOSE_TIME: Duration = Duration::from_millis(1);
@@ -199,8 +196,7 @@ impl<F: Fs> Broker<F> {
             return;
         };
         let now = clock.now().mono;
-        let is_busy = now.saturating_sub(self.last_heard) < BUSY_TIME;
-        *due = if is_busy {
+        *due = if now.saturating_sub(self.last_heard) < BUSY_TIME {
             now.saturating_add(now.saturating_sub(started))
         } else {
             Duration::ZERO

@@ -15,12 +15,21 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::fs::{File, Fs, OpenMode};
 
+use super::Broker;
 use super::partition::Ranges;
 
-/// Bytes that one slice frees: about a millisecond of the file system's time, most of it for pages in memory.
-const SLICE_BYTES: u64 = 4 << 20;
+/// Bytes that one slice frees: some tenths of a millisecond of the file system's time, more where it must wait for pages that are being written.
+const SLICE_BYTES: u64 = 1 << 20;
+
+/// While clients were heard of in the last so long, work that can wait rests after a slice: a process that is never idle waits for its
+/// processor like any other, and clients with it.
+pub(super) const BUSY_TIME: Duration = Duration::from_millis(20);
+
+/// So many times as long as a slice took.
+const RESTS: u32 = 4;
 
 /// Handles held at most; files beyond are removed in one go rather than taking descriptors from clients.
 const FILES_MAX: usize = 256;
@@ -42,6 +51,8 @@ pub(super) struct Deletions<F: Fs> {
     files: VecDeque<BigFile<F>>,
     /// When the next slice is due, by the monotonic clock.
     due: Duration,
+    /// Nothing is done before this.
+    resting_until: Duration,
     /// Files that have a name until a time, and a number to tell those of one time apart.
     doomed: BTreeMap<(Duration, u64), Doomed<F>>,
     serial: u64,
@@ -60,6 +71,7 @@ impl<F: Fs> Deletions<F> {
         Self {
             files: VecDeque::new(),
             due: Duration::ZERO,
+            resting_until: Duration::ZERO,
             doomed: BTreeMap::new(),
             serial: 0,
         }
@@ -130,10 +142,16 @@ impl<F: Fs> Deletions<F> {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let nameless = (!self.files.is_empty()).then_some(self.due);
         let named = self.doomed.first_key_value().map(|((due, _), _)| *due);
-        nameless.into_iter().chain(named).min()
+        let due = nameless.into_iter().chain(named).min();
+        due.map(|due| due.max(self.resting_until))
     }
 
-    /// Frees one slice of one file that nobody sends from.
+    /// Does nothing for some time.
+    pub(super) fn rest(&mut self, until: Duration) {
+        self.resting_until = until;
+    }
+
+    /// Frees one slice of one file that nobody sends from, or removes one segment's files.
     pub(super) fn work(&mut self, fs: &F, mono: Duration) {
         if self.files.is_empty() || mono < self.due {
             return self.end_doomed(fs, mono);
@@ -185,6 +203,23 @@ impl<F: Fs> Deletions<F> {
                     return;
                 }
             }
+        }
+    }
+}
+
+impl<F: Fs> Broker<F> {
+    /// A slice of the removal of big files, if one is due, and a rest behind it while clients are there.
+    pub(super) fn deletion_slice(&mut self, clock: &dyn Clock) {
+        let started = clock.now().mono;
+        let due = self.deletions.next_deadline();
+        if due.is_none_or(|due| due > started) {
+            return;
+        }
+        self.deletions.work(&self.fs, started);
+        let now = clock.now().mono;
+        if now.saturating_sub(self.last_heard) < BUSY_TIME {
+            let rest = now.saturating_sub(started).saturating_mul(RESTS);
+            self.deletions.rest(now.saturating_add(rest));
         }
     }
 }
