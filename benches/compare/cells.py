@@ -16,6 +16,7 @@ FIRST_RECORDS = {NONE: {100: 204_800, 1024: 40_960, 10240: 8_192}, FSYNC: {100: 
 RECORDS_UNIT = 8_192
 TRIES_MAX = 3
 LATENCY_SIZE = 100
+SETTLE_SECONDS = 5
 FILL_SIZE = 1024
 
 
@@ -169,6 +170,9 @@ class Session:
     def latency(self):
         if "latency" in self.todo:
             a = self.arguments
+            # What the cells before left dirty is on the disk, and what they deleted is gone: neither is a part of this.
+            os.sync()
+            time.sleep(SETTLE_SECONDS)
             self.keep("latency", self.timed(self.peer.latency, "latency", "latency", a.rate, a.latency_seconds, LATENCY_SIZE))
 
     def fill(self):

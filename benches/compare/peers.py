@@ -10,6 +10,8 @@ import time
 import processes
 
 FSYNC, NONE = "fsync", "none"
+# Seconds of the same load before a latency counts. The other clients do it by themselves.
+WARM_UP_SECONDS = 3
 
 
 class Peer:
@@ -79,6 +81,7 @@ class MiniBroker(Peer):
         return self.load("fetch", raw, *shape, "--records", records, "--keep", "--decode")
 
     def latency(self, topic, rate, seconds, size, raw):
+        self.load("tail", raw, "--rate", rate, "--records", rate * WARM_UP_SECONDS, "--size", size)
         return self.load("tail", raw, "--rate", rate, "--records", rate * seconds, "--size", size)
 
     def delete(self, topic, connections):
