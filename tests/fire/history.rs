@@ -103,7 +103,7 @@ impl Load {
         let readers = (0..readers)
             .map(|i| {
                 let stop = Arc::clone(&stop);
-                let from = model.end(i % PARTITIONS);
+                let from = model.end(i / 2 % PARTITIONS);
                 std::thread::spawn(move || follow(address, i, from, &stop))
             })
             .collect();
@@ -280,11 +280,11 @@ impl Produced {
 
 /// Follows a partition with TAIL or with READ that waits, until the connection ends.
 fn follow(address: SocketAddr, reader: usize, from: i64, stop: &AtomicBool) -> Seen {
-    let partition = reader % PARTITIONS;
+    let partition = reader / 2 % PARTITIONS;
     let Ok(mut connection) = connect(address) else {
         return Vec::new();
     };
-    if reader / PARTITIONS % 2 == 0 {
+    if reader.is_multiple_of(2) {
         tail(&mut connection, partition, from, stop)
     } else {
         read_on(&mut connection, partition, from, stop)

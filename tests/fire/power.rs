@@ -29,6 +29,8 @@ use mini_broker::protocol::line;
 struct Journal {
     file: std::fs::File,
     dirty: RefCell<HashMap<u64, u64>>,
+    /// How long each file is that was written to.
+    lengths: RefCell<HashMap<u64, u64>>,
 }
 
 impl Journal {
@@ -44,6 +46,22 @@ impl Journal {
         if dirty.get(&inode).is_none_or(|from| position < *from) {
             dirty.insert(inode, position);
             self.tell(&format!("W {inode} {position}\n"));
+        }
+    }
+
+    /// After bytes were written up to `end`.
+    fn written(&self, inode: u64, end: u64) {
+        let mut lengths = self.lengths.borrow_mut();
+        let len = lengths.entry(inode).or_default();
+        *len = end.max(*len);
+    }
+
+    /// After everything was synced.
+    fn synced_all(&self) {
+        let lengths = self.lengths.borrow();
+        for (inode, _) in self.dirty.borrow_mut().drain() {
+            let len = lengths.get(&inode).copied().unwrap_or(0);
+            self.tell(&format!("S {inode} {len}\n"));
         }
     }
 }
@@ -68,6 +86,7 @@ impl RecordingFs {
         let journal = Journal {
             file,
             dirty: RefCell::default(),
+            lengths: RefCell::default(),
         };
         Ok(Self {
             journal: Rc::new(journal),
@@ -85,9 +104,11 @@ impl Fs for RecordingFs {
         let inode = std::fs::metadata(path)?.ino();
         if !was_there {
             self.journal.dirty.borrow_mut().remove(&inode);
+            self.journal.lengths.borrow_mut().remove(&inode);
             self.journal
                 .tell(&format!("N {inode} {}\n", path.display()));
         }
+        self.journal.written(inode, inner.len()?);
         Ok(RecordingFile {
             inner,
             inode,
@@ -131,8 +152,18 @@ impl Fs for RecordingFs {
         DiskFs.lock(path)
     }
 
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        DiskFs.sync_all(path)?;
+        self.journal.synced_all();
+        Ok(())
+    }
+
     fn write_out(&self, path: &Path) {
         DiskFs.write_out(path);
+    }
+
+    fn is_same_file_system(&self, path: &Path, other: &Path) -> io::Result<bool> {
+        DiskFs.is_same_file_system(path, other)
     }
 
     fn free_bytes(&self, path: &Path) -> io::Result<u64> {
@@ -163,11 +194,14 @@ impl File for RecordingFile {
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<usize> {
         self.journal.dirty(self.inode, position);
-        self.inner.write_at(bytes, position)
+        let written = self.inner.write_at(bytes, position)?;
+        self.journal.written(self.inode, position + written as u64);
+        Ok(written)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.inner.set_len(len)?;
+        self.journal.lengths.borrow_mut().insert(self.inode, len);
         self.journal.tell(&format!("T {} {len}\n", self.inode));
         Ok(())
     }
