@@ -527,11 +527,11 @@ fn a_power_cut_brings_back_no_part_of_a_refused_batch() {
         let log = &mut run.world.as_mut().unwrap().log;
         let result = log.append_batch(records.iter().map(Rec::borrow), NOW);
         let is_read_only = log.is_read_only();
-        if result.is_ok() {
+        if run.fs.struck() == 0 {
             break;
         }
         run.fs.disarm();
-        if is_read_only {
+        if result.is_ok() || is_read_only {
             continue;
         }
         refused += 1;

@@ -307,12 +307,17 @@ impl<F: Fs> Log<F> {
                 latest,
             });
         }
-        if offset <= self.earliest {
+        let checkpoints = &self.context.checkpoints;
+        // A retirement that failed has moved the log start and left the segment: a start would find it again.
+        let first_base = self.sealed.iter().next().map(|(base, _)| *base);
+        let durable = first_base
+            .unwrap_or(self.active.base)
+            .max(checkpoints.log_start(&self.topic, self.partition));
+        if offset <= durable.min(self.earliest) {
             return Ok(());
         }
-        let checkpoints = &self.context.checkpoints;
         checkpoints.move_log_start(&self.topic, self.partition, offset)?;
-        self.earliest = offset;
+        self.earliest = self.earliest.max(offset);
         Ok(())
     }
 }
