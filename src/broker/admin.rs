@@ -107,7 +107,7 @@ impl<F: Fs> Broker<F> {
             }
             Err(CreateError::Storage(error)) => Err(errors::of_system(&error)),
             Err(CreateError::Refused(error)) => return Err(errors::of_system(&error)),
-            Err(error @ CreateError::Stranger(_)) => {
+            Err(error @ (CreateError::Stranger(_) | CreateError::Damaged(_))) => {
                 return Err(ApiError::new(ErrorCode::Storage, error.to_string()));
             }
         };

@@ -66,7 +66,9 @@ impl<F: Fs> Broker<F> {
         let file = topic_file(name, partitions, &overrides);
         if let Err(error) = self.data_dir.create_topic(&file) {
             return Err(match error {
-                CreateError::Stranger(_) => ApiError::new(ErrorCode::Storage, error.to_string()),
+                CreateError::Stranger(_) | CreateError::Damaged(_) => {
+                    ApiError::new(ErrorCode::Storage, error.to_string())
+                }
                 CreateError::Refused(error) => errors::of_system(&error),
                 CreateError::Storage(error) => {
                     self.unfinished_creations.push(name.to_owned());

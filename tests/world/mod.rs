@@ -127,7 +127,8 @@ impl World {
             dir.create_topic(&topic).map_err(|e| match e {
                 mini_broker::storage::data_dir::CreateError::Refused(e)
                 | mini_broker::storage::data_dir::CreateError::Storage(e) => e,
-                e @ mini_broker::storage::data_dir::CreateError::Stranger(_) => panic!("{e}"),
+                e @ (mini_broker::storage::data_dir::CreateError::Stranger(_)
+                | mini_broker::storage::data_dir::CreateError::Damaged(_)) => panic!("{e}"),
             })?;
         }
         let context = Rc::new(LogContext::new(

@@ -1,6 +1,7 @@
 //! Start, orderly stop, and what a start refuses.
 
 use super::*;
+use crate::fs::{File as _, OpenMode};
 
 #[test]
 fn a_stop_writes_the_marker_and_a_start_finds_everything() {
@@ -174,4 +175,25 @@ fn start_costs() {
     for (what, took) in stages {
         println!("{what}: {:.1} ms", took.as_secs_f64() * 1e3);
     }
+}
+
+#[test]
+fn create_of_a_topic_whose_file_is_damaged_says_so_and_harms_nothing() {
+    let mut rig = Rig::new(FsyncPolicy::Always);
+    rig.create("a", 1, &[]);
+    rig.put("a", "x");
+    let path = Path::new("/data/topics/a");
+    let text = crate::fs::read_file(&rig.mem, path, 1000).unwrap();
+    let file = rig.mem.open(path, OpenMode::Write).unwrap();
+    file.write_all_at(b"#", 0).unwrap();
+    let mut after = rig.killed();
+    let error = after.error(&create("a", Some(1), &[]));
+    assert_eq!(error.code, ErrorCode::Storage);
+    assert!(
+        error.message.contains("/data/topics/a is damaged"),
+        "{error}"
+    );
+    let file = after.mem.open(path, OpenMode::Write).unwrap();
+    file.write_all_at(&text, 0).unwrap();
+    assert_eq!(after.killed().values("a"), ["x"]);
 }

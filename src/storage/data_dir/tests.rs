@@ -416,7 +416,7 @@ fn topics_come_back_with_their_configs() {
     };
     dir.write_topic(&changed).unwrap();
     let again = dir.create_topic(&topic("orders", 1)).unwrap_err();
-    assert!(again.to_string().contains("exists"), "{again}");
+    assert!(again.to_string().contains("is damaged"), "{again}");
     drop(dir);
     let (_, _, loaded) = start(fs.crash(&mut |_| 0));
     let topics = vec![topic("a-0.b", 1), changed];

@@ -42,6 +42,8 @@ pub struct Loaded {
 pub enum CreateError {
     /// A directory of that name is there, belongs to no topic, and holds records.
     Stranger(PathBuf),
+    /// Its file is there though the topic is not: the file is damaged.
+    Damaged(PathBuf),
     /// Refused before anything was changed.
     Refused(Error),
     /// The system refused something half-way; what had been made was taken back as far as possible.
@@ -114,15 +116,12 @@ impl<F: Fs> DataDir<F> {
     /// Creates a topic: its file, then its directories, durable when this returns.
     ///
     /// # Errors
-    /// As [`CreateError`] says; `Refused` with `AlreadyExists` within where its file is there, damaged maybe.
+    /// As [`CreateError`] says. The caller knows that there is no such topic.
     pub fn create_topic(&self, topic: &TopicFile) -> Result<(), CreateError> {
         let path = self.topic_path(&topic.name);
         match self.fs.exists(&path) {
             Ok(false) => {}
-            Ok(true) => {
-                let exists = io::ErrorKind::AlreadyExists.into();
-                return Err(CreateError::Refused(Error::io("creation", &path)(exists)));
-            }
+            Ok(true) => return Err(CreateError::Damaged(path)),
             Err(e) => return Err(CreateError::Refused(Error::io("look-up", &path)(e))),
         }
         let mut is_new = Vec::new();
@@ -537,6 +536,11 @@ impl fmt::Display for CreateError {
                 "{} holds records of no topic that is known; move it away, or choose another name",
                 dir.display()
             ),
+            Self::Damaged(file) => write!(
+                f,
+                "{} is damaged, so its topic is not served: put its line partitions=<n> back and restart, or move the file away",
+                file.display()
+            ),
             Self::Refused(e) | Self::Storage(e) => write!(f, "{e}"),
         }
     }
@@ -545,7 +549,7 @@ impl fmt::Display for CreateError {
 impl std::error::Error for CreateError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Stranger(_) => None,
+            Self::Stranger(_) | Self::Damaged(_) => None,
             Self::Refused(e) | Self::Storage(e) => Some(e),
         }
     }
