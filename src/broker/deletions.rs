@@ -19,7 +19,6 @@ use crate::clock::Clock;
 use crate::fs::{File, Fs, OpenMode};
 
 use super::Broker;
-use super::partition::Ranges;
 
 /// Bytes that one slice frees: some tenths of a millisecond of the file system's time, more where it must wait for pages that are being written.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -42,7 +41,8 @@ const HELD_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct BigFile<F: Fs> {
     file: F::File,
     len: u64,
-    held_by: Rc<Vec<Ranges>>,
+    /// Files of its topic that were lent.
+    lent: Rc<Vec<Weak<F::File>>>,
 }
 
 /// All files that go away in slices.
@@ -126,14 +126,14 @@ impl<F: Fs> Deletions<F> {
         }
     }
 
-    /// Takes over files whose names are gone, and what was given out of them.
-    pub(super) fn add(&mut self, files: Vec<(F::File, u64)>, ranges: Vec<Ranges>) {
-        let held_by = Rc::new(ranges);
+    /// Takes over files whose names are gone, and what was lent of them.
+    pub(super) fn add(&mut self, files: Vec<(F::File, u64)>, lent: Vec<Weak<F::File>>) {
+        let lent = Rc::new(lent);
         self.files
             .extend(files.into_iter().map(|(file, len)| BigFile {
                 file,
                 len,
-                held_by: Rc::clone(&held_by),
+                lent: Rc::clone(&lent),
             }));
         self.due = Duration::ZERO;
     }
@@ -156,7 +156,7 @@ impl<F: Fs> Deletions<F> {
         if self.files.is_empty() || mono < self.due {
             return self.end_doomed(fs, mono);
         }
-        let is_free = |file: &BigFile<F>| !file.held_by.iter().any(Ranges::are_held);
+        let is_free = |file: &BigFile<F>| !are_held(&file.lent);
         let Some(place) = self.files.iter().position(is_free) else {
             self.due = mono + HELD_RETRY;
             return;
@@ -185,11 +185,7 @@ impl<F: Fs> Deletions<F> {
         }
         let mut doomed = entry.remove();
         while let Some(path) = doomed.paths.pop() {
-            match end_file(
-                fs,
-                &path,
-                doomed.lent.iter().any(|file| file.strong_count() > 0),
-            ) {
+            match end_file(fs, &path, are_held(&doomed.lent)) {
                 Ok(End::Gone) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => log::warn!("{} stays until the next start: {error}", path.display()),
@@ -222,6 +218,11 @@ impl<F: Fs> Broker<F> {
             self.deletions.rest(now.saturating_add(rest));
         }
     }
+}
+
+/// Whether a reader still sends from any of them.
+fn are_held<T>(lent: &[Weak<T>]) -> bool {
+    lent.iter().any(|file| file.strong_count() > 0)
 }
 
 /// What became of a file.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
+use std::rc::Weak;
 
 use crate::api::{ApiError, ErrorCode, Now, PartitionKey, Payload, Verdict};
 use crate::fs::Fs;
@@ -14,7 +15,7 @@ use crate::storage::data_dir::{CreateError, Deletion, PARTITIONS_MAX, TopicFile}
 use crate::storage::{Error, Log, LogConfig, StartFrom, TimestampType};
 
 use super::configs::Overrides;
-use super::partition::{Failure, Partition, Ranges};
+use super::partition::{Failure, Partition};
 use super::partitioner::Sticky;
 use super::topics::{FlushRule, Topic, TopicId, check_own_name, is_internal};
 use super::{Broker, errors};
@@ -276,11 +277,11 @@ impl<F: Fs> Broker<F> {
             .remove(id)
             .map(|topic| topic.partitions)
             .unwrap_or_default();
-        let ranges = keys
+        let lent = keys
             .into_iter()
-            .filter_map(|key| self.drop_partition(key, &name));
-        let ranges = ranges.collect();
-        self.deletions.add(big_files, ranges);
+            .flat_map(|key| self.drop_partition(key, &name));
+        let lent = lent.collect();
+        self.deletions.add(big_files, lent);
         self.deleting.push_back(deletion);
         self.delete_slice();
         log::info!("deleted topic={name}");
@@ -325,9 +326,11 @@ impl<F: Fs> Broker<F> {
     }
 
     /// Forgets a partition of a deleted topic: its appends of this turn get their verdict, its readers an error. What
-    /// was given out of its files is returned.
-    fn drop_partition(&mut self, key: PartitionKey, topic: &str) -> Option<Ranges> {
-        let partition = self.partitions.remove(key)?;
+    /// was lent of its files is returned.
+    fn drop_partition(&mut self, key: PartitionKey, topic: &str) -> Vec<Weak<F::File>> {
+        let Some(mut partition) = self.partitions.remove(key) else {
+            return Vec::new();
+        };
         self.cleaner.forget(key);
         if let Some(due) = partition.sync_due {
             self.syncs.remove(&(due, key));
@@ -345,7 +348,7 @@ impl<F: Fs> Broker<F> {
         };
         self.partitions.decide(key, verdict);
         self.delayed.end(key, &errors::topic_deleted(topic));
-        Some(partition.ranges)
+        partition.log.take_lent()
     }
 
     /// A deletion failed before its end was known, so the topic stays: whatever its file says now, it must not say that it is deleted,

@@ -6,12 +6,10 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::ptr;
-use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::api::{ApiError, ErrorCode, PartitionKey, Verdict};
-use crate::fs::{Fs, ReadAt};
+use crate::fs::Fs;
 use crate::storage::Log;
 
 use super::topics::TopicId;
@@ -49,8 +47,6 @@ pub(super) struct Partition<F: Fs> {
     pub(super) has_background: bool,
     /// Whether its directory is on the data directory's file system, once that was asked.
     shares_file_system: Option<bool>,
-    /// Files of which ranges are out, as far as they are still held by anybody.
-    pub(super) ranges: Ranges,
 }
 
 impl<F: Fs> Partition<F> {
@@ -68,7 +64,6 @@ impl<F: Fs> Partition<F> {
             is_moved: false,
             has_background: false,
             shares_file_system: None,
-            ranges: Ranges::default(),
         }
     }
 
@@ -106,38 +101,6 @@ impl Before {
             high_watermark: log.high_watermark(),
             is_read_only: log.is_read_only(),
         }
-    }
-}
-
-/// Files that pieces were given out of: they must not be shortened while somebody sends from them.
-#[derive(Debug, Default)]
-pub(super) struct Ranges {
-    files: Vec<Weak<dyn ReadAt>>,
-    prune_at: usize,
-}
-
-impl Ranges {
-    const PRUNE_MIN: usize = 32;
-
-    /// Remembers the file of a range that goes out.
-    pub(super) fn remember(&mut self, file: &Rc<dyn ReadAt>) {
-        if self
-            .files
-            .last()
-            .is_some_and(|last| ptr::addr_eq(last.as_ptr(), Rc::as_ptr(file)))
-        {
-            return;
-        }
-        if self.files.len() >= self.prune_at.max(Self::PRUNE_MIN) {
-            self.files.retain(|file| file.strong_count() > 0);
-            self.prune_at = self.files.len() * 2;
-        }
-        self.files.push(Rc::downgrade(file));
-    }
-
-    /// Whether any of them is still held; once the log is dropped, that is by a range.
-    pub(super) fn are_held(&self) -> bool {
-        self.files.iter().any(|file| file.strong_count() > 0)
     }
 }
 

@@ -206,9 +206,6 @@ impl<F: Fs> Broker<F> {
             next_offset,
         } = fetched;
         if let Some(range) = &range {
-            if let Some(partition) = self.partitions.get_mut(at.key) {
-                partition.ranges.remember(&range.file);
-            }
             self.stats.records_out += next_offset.abs_diff(first_offset);
             self.stats.bytes_out += range.len;
         }

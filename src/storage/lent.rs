@@ -1,26 +1,27 @@
-//! Which files of sealed segments readers still send from.
+//! Which files readers still send from.
 //!
-//! A segment that retention or compaction takes out stays readable for those who hold a piece of it: its file must not be shortened
-//! before they are done.
+//! A segment that retention, compaction or a topic's deletion takes out stays readable for those who hold a piece of it: its file must not
+//! be shortened before they are done. The log holds handles of its own, so the list says who holds a file only once the log has let go of it.
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 /// How many entries there are before those that nobody holds are looked for.
 const PRUNE_MIN: usize = 32;
 
-/// Files that were lent, by the base offset of their segment.
+/// Files that were lent, by the base offset of their segment and the handle's address, which is not given anew while it is in here.
 #[derive(Debug)]
 pub(super) struct Lent<T> {
-    files: Vec<(i64, Weak<T>)>,
+    files: BTreeMap<(i64, usize), Weak<T>>,
     prune_at: usize,
 }
 
 impl<T> Default for Lent<T> {
     fn default() -> Self {
         Self {
-            files: Vec::new(),
+            files: BTreeMap::new(),
             prune_at: PRUNE_MIN,
         }
     }
@@ -29,25 +30,28 @@ impl<T> Default for Lent<T> {
 impl<T> Lent<T> {
     /// Remembers that a piece of the file goes out.
     pub(super) fn remember(&mut self, base: i64, file: &Rc<T>) {
-        let is_same =
-            |(of, last): &(i64, Weak<T>)| *of == base && Weak::ptr_eq(last, &Rc::downgrade(file));
-        if self.files.last().is_some_and(is_same) {
+        let key = (base, Rc::as_ptr(file).addr());
+        if self.files.contains_key(&key) {
             return;
         }
         if self.files.len() >= self.prune_at {
-            self.files.retain(|(_, file)| file.strong_count() > 0);
+            self.files.retain(|_, file| file.strong_count() > 0);
             self.prune_at = (self.files.len() * 2).max(PRUNE_MIN);
         }
-        self.files.push((base, Rc::downgrade(file)));
+        self.files.insert(key, Rc::downgrade(file));
     }
 
     /// Takes out the files of a segment.
     pub(super) fn take(&mut self, base: i64) -> Vec<Weak<T>> {
-        let (taken, kept) = std::mem::take(&mut self.files)
-            .into_iter()
-            .partition(|(of, _)| *of == base);
-        self.files = kept;
-        taken.into_iter().map(|(_, file)| file).collect()
+        self.files
+            .extract_if((base, 0)..=(base, usize::MAX), |_, _| true)
+            .map(|(_, file)| file)
+            .collect()
+    }
+
+    /// Takes out all.
+    pub(super) fn take_all(&mut self) -> Vec<Weak<T>> {
+        std::mem::take(&mut self.files).into_values().collect()
     }
 }
 
@@ -65,10 +69,11 @@ mod tests {
         let taken = lent.take(10);
         assert_eq!(taken.len(), 1);
         assert!(lent.take(10).is_empty());
-        let counts = || taken.iter().map(std::rc::Weak::strong_count).sum::<usize>();
+        let counts = || taken.iter().map(Weak::strong_count).sum::<usize>();
         assert_eq!(counts(), 1);
         drop(file);
         assert_eq!(counts(), 0);
+        assert_eq!(lent.take_all().len(), 1);
     }
 
     #[test]
@@ -78,5 +83,17 @@ mod tests {
             lent.remember(base, &Rc::new(base));
         }
         assert!(lent.files.len() <= PRUNE_MIN);
+    }
+
+    #[test]
+    fn files_that_stay_open_are_listed_once_in_whatever_order_they_are_read() {
+        let mut lent = Lent::default();
+        let files = [Rc::new(1), Rc::new(2)];
+        for _ in 0..10_000 {
+            for (base, file) in (0..).zip(&files) {
+                lent.remember(base, file);
+            }
+        }
+        assert_eq!(lent.files.len(), files.len());
     }
 }

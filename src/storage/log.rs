@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::fs::{File, Fs};
 
@@ -329,6 +329,11 @@ impl<F: Fs> Log<F> {
             .checkpoints
             .set_recovery_point(&self.topic, self.partition, self.next_offset);
         Ok(())
+    }
+
+    /// Handles of files that readers were given pieces of, for who drops the log: those that are still held then are being sent from.
+    pub fn take_lent(&mut self) -> Vec<Weak<F::File>> {
+        self.lent.take_all()
     }
 
     /// The directory of its files.

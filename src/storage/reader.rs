@@ -140,9 +140,7 @@ impl<F: Fs> Log<F> {
             };
             Ok((Rc::clone(view.log), end, next))
         })?;
-        if base != self.active.base {
-            self.lent.remember(base, &file);
-        }
+        self.lent.remember(base, &file);
         let file: Rc<dyn ReadAt> = file;
         let range = FileRange {
             file,

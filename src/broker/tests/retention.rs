@@ -279,15 +279,25 @@ fn a_delay_of_nothing_works_and_a_stop_waits_for_no_file() {
 
 #[test]
 fn a_big_file_is_shortened_in_slices_and_only_when_nobody_sends_from_it() {
+    for is_active in [false, true] {
+        shorten_while_it_is_sent(is_active);
+    }
+}
+
+/// The segment is sent from, from a time on at which it is sealed or still the active one.
+fn shorten_while_it_is_sent(is_active: bool) {
     let mut rig = rig(&[("segment.bytes", "14"), ("file.delete.delay.ms", "10")]);
     rig.create("a", 1, &[]);
-    fill(&mut rig, "a", 2);
+    fill(&mut rig, "a", if is_active { 1 } else { 2 });
     let Response::Fetched {
         range: Some(range), ..
     } = rig.reply(&fetch("a", 0, (100, 1), 0))
     else {
         panic!("a record is there")
     };
+    if is_active {
+        fill(&mut rig, "a", 1);
+    }
     rig.trim("a", 1);
     rig.settle();
     let path = Path::new("/data/a-0/00000000000000000000.log.deleted");
