@@ -520,6 +520,41 @@ fn a_long_poll_waits_for_a_record_or_its_time() {
 }
 
 #[test]
+fn tails_that_are_far_behind_keep_no_long_poll_from_its_time() {
+    let server = in_memory(FsyncPolicy::Never);
+    let (mut reader, mut other) = (server.client(), server.client());
+    assert_eq!(other.ask("CREATE t"), "OK");
+    for _ in 0..64 {
+        other.send(batch("t", 20_000));
+        other.line();
+    }
+    let draining: Vec<_> = (0..8)
+        .map(|_| {
+            let mut tail = server.client();
+            assert!(tail.ask("TAIL t 0").starts_with("OK"));
+            let mut stream = tail.stream().try_clone().unwrap();
+            let drained = std::thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 20];
+                while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+            });
+            (tail, drained)
+        })
+        .collect();
+    reader.send("READ t latest wait=60000\n");
+    assert_eq!(other.ask("PING"), "OK PONG");
+    server.clock.advance(60_000);
+    for _ in 0..3 {
+        assert_eq!(other.ask("PING"), "OK PONG");
+    }
+    assert!(!reader.is_silent(), "three turns, and no answer");
+    assert_eq!(reader.line(), "OK 0 1280000 1280000");
+    for (tail, drained) in draining {
+        tail.stream().shutdown(std::net::Shutdown::Both).unwrap();
+        drained.join().unwrap();
+    }
+}
+
+#[test]
 fn a_client_that_leaves_while_it_waits_is_forgotten() {
     let server = in_memory(FsyncPolicy::Always);
     let mut other = server.client();

@@ -16,11 +16,12 @@ use crate::protocol::Codec;
 use super::connection::{Connection, Stage};
 use super::table::Table;
 
-/// How many answers and events are handed out in one turn at most.
-const EVENTS_PER_TURN: usize = 1024;
+/// How many answers and events are handed out in one turn at most: to those that wake, and as many to those that a budget stopped or that were
+/// held.
+const EVENTS_PER_TURN: usize = 512;
 
 /// About how many bytes of them.
-const BYTES_PER_TURN: u64 = 1024 * 1024;
+const BYTES_PER_TURN: u64 = 512 * 1024;
 
 /// A tail that owes its peer more than so many bytes waits until half of them are sent; `--max-backlog-bytes` may be less.
 const TAIL_BACKLOG_BYTES: u64 = 256 * 1024;
@@ -66,6 +67,13 @@ struct Budget {
 }
 
 impl Budget {
+    fn of_turn() -> Self {
+        Self {
+            events: EVENTS_PER_TURN,
+            bytes: BYTES_PER_TURN,
+        }
+    }
+
     fn is_spent(&self) -> bool {
         self.events == 0 || self.bytes == 0
     }
@@ -109,20 +117,20 @@ impl Tails {
 
     /// One turn's slice: hands out what is there.
     pub(super) fn hand_out<F: Fs>(&mut self, broker: &mut Broker<F>, table: &mut Table, now: Now) {
-        let mut budget = Budget {
-            events: EVENTS_PER_TURN,
-            bytes: BYTES_PER_TURN,
-        };
-        for _ in 0..self.pending.len() {
-            let Some(id) = self.pending.pop_front() else {
-                break;
-            };
-            self.resume(id, broker, table, now, &mut budget);
-        }
+        // Each kind has its own budget: tails that are far behind must not keep a long poll from its deadline.
+        let mut budget = Budget::of_turn();
+        let behind = self.pending.len();
         self.is_unfinished = true;
         while !budget.is_spent() {
             let Some(id) = broker.next_ready(now) else {
                 self.is_unfinished = false;
+                break;
+            };
+            self.resume(id, broker, table, now, &mut budget);
+        }
+        let mut budget = Budget::of_turn();
+        for _ in 0..behind {
+            let Some(id) = self.pending.pop_front() else {
                 break;
             };
             self.resume(id, broker, table, now, &mut budget);
@@ -188,7 +196,10 @@ impl Tails {
             return Then::HasMore;
         }
         match broker.resume(id, now) {
-            Resumed::Waiting => return Then::Waits,
+            Resumed::Waiting => {
+                budget.spend(0);
+                return Then::Waits;
+            }
             Resumed::Reply(response) | Resumed::Ended(response) => {
                 session.answered(&response, broker);
             }
