@@ -477,7 +477,9 @@ impl<F: Fs> Broker<F> {
             self.sync_sealed(key, started);
         }
         self.deletion_slice(clock);
-        self.delete_slice();
+        if self.is_delete_due() {
+            self.delete_slice();
+        }
         if !self.retention_slice(clock) {
             self.cleaning_slice(clock);
         }

@@ -1,8 +1,9 @@
 //! Deleting big files without stopping the loop.
 //!
 //! Unlinking a file frees all its blocks at once, which takes a file system long for a gigabyte. So DELETE opens a big
-//! .log before it removes the name; while the handle is held, the file is shortened a slice at a time, and the
-//! last slice is what closing it frees. Nobody is cut off: a file waits until no range of its topic is being sent.
+//! file before it removes the name; while the handle is held, the file is shortened a slice at a time, and the
+//! last slice is what closing it frees. Nobody is cut off: a file waits until no range of its topic is being sent. So many are held
+//! at a time; those beyond keep their names until it is their turn.
 //!
 //! Segments that retention or compaction took out have the name `.deleted` until their delay is over; then they go, a big one in the
 //! same way. A stop does not wait for them, since a start removes what is left.
@@ -17,11 +18,12 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::fs::{File, Fs, OpenMode};
+use crate::storage::data_dir::{BIG_BYTES, Deletion};
 
 use super::Broker;
 
 /// Bytes that one slice frees: some tenths of a millisecond of the file system's time, more where it must wait for pages that are being written.
-const SLICE_BYTES: u64 = 1 << 20;
+const SLICE_BYTES: u64 = BIG_BYTES;
 
 /// While clients were heard of in the last so long, work that can wait rests after a slice: a process that is never idle waits for its
 /// processor like any other, and clients with it.
@@ -30,8 +32,11 @@ pub(super) const BUSY_TIME: Duration = Duration::from_millis(20);
 /// So many times as long as a slice took.
 const RESTS: u32 = 4;
 
-/// Handles held at most; files beyond are removed in one go rather than taking descriptors from clients.
+/// Handles held at most: descriptors that clients do not have.
 const FILES_MAX: usize = 256;
+
+/// Names of big files that one turn removes at most.
+const NAMES_PER_TURN: usize = 64;
 
 /// How long until files that are still being sent are looked at again.
 const HELD_RETRY: Duration = Duration::from_millis(100);
@@ -45,10 +50,20 @@ pub(super) struct BigFile<F: Fs> {
     lent: Rc<Vec<Weak<F::File>>>,
 }
 
+/// A deleted topic whose files are being removed.
+#[derive(Debug)]
+pub(super) struct Removal<F: Fs> {
+    pub(super) deletion: Deletion,
+    /// Files of the topic that were lent.
+    pub(super) lent: Rc<Vec<Weak<F::File>>>,
+}
+
 /// All files that go away in slices.
 #[derive(Debug)]
 pub(super) struct Deletions<F: Fs> {
     files: VecDeque<BigFile<F>>,
+    /// [`FILES_MAX`]; tests do with less.
+    pub(super) files_max: usize,
     /// When the next slice is due, by the monotonic clock.
     due: Duration,
     /// Nothing is done before this.
@@ -70,6 +85,7 @@ impl<F: Fs> Deletions<F> {
     pub(super) fn new() -> Self {
         Self {
             files: VecDeque::new(),
+            files_max: FILES_MAX,
             due: Duration::ZERO,
             resting_until: Duration::ZERO,
             doomed: BTreeMap::new(),
@@ -98,44 +114,33 @@ impl<F: Fs> Deletions<F> {
         self.files.len() + named.sum::<usize>()
     }
 
-    /// Removes the names of the big .log files in a directory that is being deleted, and keeps them open. One that cannot be
-    /// kept open goes in one piece.
-    pub(super) fn unlink_big_logs(
-        &self,
-        fs: &F,
-        directory: &Path,
-        files: &mut Vec<(F::File, u64)>,
-    ) {
-        for entry in fs.read_dir(directory).unwrap_or_default() {
-            let path = directory.join(&entry.name);
-            let name = entry.name.to_string_lossy();
-            let is_log = name.ends_with(".log") || name.contains(".log.");
-            if !is_log || entry.len <= SLICE_BYTES {
-                continue;
-            }
-            if self.files.len() + files.len() < FILES_MAX {
-                files.extend(
-                    fs.open(&path, OpenMode::Write)
-                        .ok()
-                        .map(|file| (file, entry.len)),
-                );
-            }
-            if let Err(error) = fs.remove_file(&path) {
-                log::warn!("{} could not be removed yet: {error}", path.display());
-            }
-        }
+    /// Whether so many files are held that the next ones of a topic have to wait, with their names.
+    pub(super) fn are_many(&self) -> bool {
+        self.files.len() >= self.files_max
     }
 
-    /// Takes over files whose names are gone, and what was lent of them.
-    pub(super) fn add(&mut self, files: Vec<(F::File, u64)>, lent: Vec<Weak<F::File>>) {
-        let lent = Rc::new(lent);
-        self.files
-            .extend(files.into_iter().map(|(file, len)| BigFile {
+    /// Removes the names of some big files of a deleted topic and keeps them open, as far as there is room. One that cannot be kept open goes
+    /// in one piece.
+    pub(super) fn take_big_files(&mut self, fs: &F, removal: &mut Removal<F>) {
+        for _ in 0..NAMES_PER_TURN {
+            if self.are_many() {
+                return;
+            }
+            let Some((path, len)) = removal.deletion.take_big_file() else {
+                return;
+            };
+            let file = fs.open(&path, OpenMode::Write);
+            if fs.remove_file(&path).is_err() {
+                removal.deletion.give_back(path);
+                continue;
+            }
+            self.files.extend(file.ok().map(|file| BigFile {
                 file,
                 len,
-                lent: Rc::clone(&lent),
+                lent: Rc::clone(&removal.lent),
             }));
-        self.due = Duration::ZERO;
+            self.due = Duration::ZERO;
+        }
     }
 
     /// When [`Deletions::work`] has something to do; `None` for never.

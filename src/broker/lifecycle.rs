@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
 use crate::api::{ApiError, ErrorCode, Now, PartitionKey, Payload, Verdict};
 use crate::fs::Fs;
@@ -15,6 +15,7 @@ use crate::storage::data_dir::{CreateError, Deletion, PARTITIONS_MAX, TopicFile}
 use crate::storage::{Error, Log, LogConfig, StartFrom, TimestampType};
 
 use super::configs::Overrides;
+use super::deletions::Removal;
 use super::partition::{Failure, Partition};
 use super::partitioner::Sticky;
 use super::topics::{FlushRule, Topic, TopicId, check_own_name, is_internal};
@@ -263,12 +264,9 @@ impl<F: Fs> Broker<F> {
                 return Err(errors::of_system(&error));
             }
         };
-        let mut big_files = Vec::new();
         for number in 0..file.partitions {
             let directory = self.data_dir.partition_dir(&name, number);
             self.deletions.forget(&directory);
-            self.deletions
-                .unlink_big_logs(&self.fs, &directory, &mut big_files);
         }
         self.last = None;
         self.end_consumers(&name);
@@ -280,39 +278,55 @@ impl<F: Fs> Broker<F> {
         let lent = keys
             .into_iter()
             .flat_map(|key| self.drop_partition(key, &name));
-        let lent = lent.collect();
-        self.deletions.add(big_files, lent);
-        self.deleting.push_back(deletion);
+        let lent = Rc::new(lent.collect());
+        self.deleting.push_back(Removal { deletion, lent });
         self.delete_slice();
         log::info!("deleted topic={name}");
         Ok(())
     }
 
-    /// Goes on with the removal of a deleted topic's files, a bounded number of them: what is big has lost its name already. Where it fails, it
+    /// Goes on with the removal of a deleted topic's files, a bounded number of them: first the big ones lose their names. Where it fails, it
     /// can be tried again.
     pub(super) fn delete_slice(&mut self) {
-        let Some(mut deletion) = self.deleting.pop_front() else {
+        let Some(mut removal) = self.deleting.pop_front() else {
             return;
         };
+        self.deletions.take_big_files(&self.fs, &mut removal);
         for _ in 0..DELETE_STEPS {
-            match self.data_dir.delete_step(&mut deletion) {
+            if removal.deletion.has_big_files() {
+                break;
+            }
+            match self.data_dir.delete_step(&mut removal.deletion) {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
                     log::warn!(
                         "topic={} is deleted, but files of it remain until the next start: {error}",
-                        deletion.topic()
+                        removal.deletion.topic()
                     );
-                    self.unfinished_deletions.push(deletion);
+                    self.unfinished_deletions.push(removal.deletion);
                     return;
                 }
             }
         }
-        self.deleting.push_front(deletion);
+        self.deleting.push_front(removal);
+    }
+
+    /// Whether [`Broker::delete_slice`] has something to do.
+    pub(super) fn is_delete_due(&self) -> bool {
+        self.deleting
+            .front()
+            .is_some_and(|removal| !removal.deletion.has_big_files() || !self.deletions.are_many())
     }
 
     /// The rest of a deletion, in one go: its name is wanted again. Where it fails, it can be tried again.
     fn remove_files(&mut self, mut deletion: Deletion) -> Result<(), Error> {
+        // Somebody may still send from the big ones, so they must not be shortened.
+        while let Some((path, _)) = deletion.take_big_file() {
+            if self.fs.remove_file(&path).is_err() {
+                deletion.give_back(path);
+            }
+        }
         loop {
             match self.data_dir.delete_step(&mut deletion) {
                 Ok(false) => {}
@@ -403,10 +417,11 @@ impl<F: Fs> Broker<F> {
     /// Finishes what a failed creation or deletion left of a topic of that name.
     pub(super) fn free_name(&mut self, name: &str) -> Result<(), Error> {
         let is_of_name = |deletion: &Deletion| deletion.topic() == name;
-        if let Some(place) = self.deleting.iter().position(is_of_name)
-            && let Some(deletion) = self.deleting.remove(place)
+        let mut removals = self.deleting.iter();
+        if let Some(place) = removals.position(|removal| is_of_name(&removal.deletion))
+            && let Some(removal) = self.deleting.remove(place)
         {
-            self.remove_files(deletion)?;
+            self.remove_files(removal.deletion)?;
         }
         let place = self.unfinished_deletions.iter().position(is_of_name);
         if let Some(place) = place {

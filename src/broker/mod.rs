@@ -56,7 +56,7 @@ use crate::storage::{FsyncPolicy, LogContext};
 use cleaning::Cleaner;
 use configs::Overrides;
 use delayed_fetch::DelayedFetches;
-use deletions::Deletions;
+use deletions::{Deletions, Removal};
 use groups::{Groups, Leave};
 use housekeeping::Retention;
 use partition::Partitions;
@@ -156,7 +156,7 @@ pub struct Broker<F: Fs> {
     cleaner: Cleaner<F>,
     space: Space,
     /// Deleted topics whose files are being removed.
-    deleting: VecDeque<Deletion>,
+    deleting: VecDeque<Removal<F>>,
     /// Deleted topics of which files are left that could not be removed.
     unfinished_deletions: Vec<Deletion>,
     /// Topics of which a failed creation may have left files.
@@ -314,7 +314,7 @@ impl<F: Fs> Broker<F> {
         let is_urgent = !self.dirty.is_empty()
             || self.sync_rounds.is_wanted()
             || !self.background.is_empty()
-            || !self.deleting.is_empty()
+            || self.is_delete_due()
             || self.groups.is_urgent();
         [
             is_urgent.then_some(Duration::ZERO),

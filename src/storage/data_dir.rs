@@ -27,7 +27,7 @@ use crate::fs::{Fs, OpenMode, move_directory_aside, read_file};
 use super::Error;
 
 pub use checkpoints::{Checkpoints, Offsets, read_checkpoint};
-pub use topic_files::{CreateError, Deletion, Found, Loaded, TopicFile, topics_of};
+pub use topic_files::{BIG_BYTES, CreateError, Deletion, Found, Loaded, TopicFile, topics_of};
 
 /// The only format that this program reads and writes.
 pub const FORMAT: u32 = 1;

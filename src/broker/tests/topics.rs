@@ -386,6 +386,57 @@ fn a_big_log_is_shortened_in_slices_once_nobody_sends_from_it() {
 }
 
 #[test]
+fn more_big_files_than_may_be_held_wait_for_their_turn_with_their_names() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.broker.deletions.files_max = 4;
+    let logs = |rig: &Rig| {
+        let exists = rig.mem.exists(Path::new("/data/a-0")).unwrap();
+        if exists {
+            rig.files("/data/a-0", "").len()
+        } else {
+            0
+        }
+    };
+    for is_named_again in [false, true] {
+        rig.create("a", 1, &[]);
+        rig.put("a", "x");
+        let Response::Fetched {
+            range: Some(range), ..
+        } = rig.reply(&fetch("a", 0, (100, 1), 0))
+        else {
+            panic!("a record is there")
+        };
+        let path = |base: u64| PathBuf::from(format!("/data/a-0/{base:020}.log"));
+        let files: Vec<_> = (0..10)
+            .map(|base| rig.mem.open(&path(base), OpenMode::CreateOrKeep).unwrap())
+            .collect();
+        for file in &files {
+            file.set_len(2 << 20).unwrap();
+        }
+        assert!(matches!(rig.reply(&Request::Delete(b"a")), Response::Done));
+        assert_eq!(logs(&rig), 6 + 2, "and two indexes");
+        let retry = rig.now().mono + Duration::from_millis(100);
+        rig.broker.tick(&rig.clock);
+        assert_eq!(rig.deadline(), Some(retry), "it does not spin meanwhile");
+        assert_eq!(logs(&rig), 6 + 2);
+        if is_named_again {
+            rig.create("a", 1, &[]);
+            assert_eq!(rig.values("a"), [] as [String; 0]);
+        }
+        let lens = || files.iter().map(|file| file.len().unwrap()).sum::<u64>();
+        assert_eq!(lens(), 20 << 20, "a range is still being sent");
+        drop(range);
+        rig.pass(Duration::from_millis(100));
+        while rig.deadline().is_some() {
+            rig.broker.tick(&rig.clock);
+        }
+        let freed = if is_named_again { 4 } else { 10 };
+        assert_eq!(lens(), (20 - freed) << 20);
+        assert_eq!(logs(&rig), if is_named_again { 3 } else { 0 });
+    }
+}
+
+#[test]
 fn the_files_of_a_deleted_topic_go_over_turns_and_its_name_can_be_taken_meanwhile() {
     let partitions = u32::try_from(DELETE_STEPS).unwrap();
     let mut rig = Rig::new(FsyncPolicy::Always);

@@ -56,9 +56,27 @@ pub struct Deletion {
     topic: String,
     dirs: Vec<PathBuf>,
     files: Vec<PathBuf>,
+    /// Logs of more than [`BIG_BYTES`], and their lengths.
+    big_files: Vec<(PathBuf, u64)>,
 }
 
 impl Deletion {
+    /// Leaves one of the logs of more than [`BIG_BYTES`] to the caller, with its length; `None` once there are no more.
+    pub fn take_big_file(&mut self) -> Option<(PathBuf, u64)> {
+        self.big_files.pop()
+    }
+
+    /// Takes a file back that the caller could not remove: [`DataDir::delete_step`] tries again, and tells why.
+    pub fn give_back(&mut self, path: PathBuf) {
+        self.files.push(path);
+    }
+
+    /// Whether there are more of them.
+    #[must_use]
+    pub fn has_big_files(&self) -> bool {
+        !self.big_files.is_empty()
+    }
+
     /// The topic that goes.
     #[must_use]
     pub fn topic(&self) -> &str {
@@ -66,8 +84,17 @@ impl Deletion {
     }
 }
 
+/// Files of more than so many bytes take the file system noticeable time to remove.
+pub const BIG_BYTES: u64 = 1 << 20;
+
 /// How much of a big file one step of a deletion takes: unlinking a gigabyte at once would stop the caller's loop.
 const SHORTEN_BYTES: u64 = 64 << 20;
+
+/// Whether a file of a partition is a log, in whatever state of clean-up.
+fn is_log(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".log") || name.contains(".log.")
+}
 
 /// The line that says that a topic is being deleted.
 const DELETED: (&str, &str) = ("deleted", "true");
@@ -202,9 +229,14 @@ impl<F: Fs> DataDir<F> {
     /// What the system says; the step can be tried again.
     pub fn delete_step(&self, deletion: &mut Deletion) -> Result<bool, Error> {
         if let Some(path) = deletion.files.last() {
+            remove_if_there(&self.fs, path)?;
+            deletion.files.pop();
+            return Ok(false);
+        }
+        if let Some((path, _)) = deletion.big_files.last() {
             if !self.shorten(path)? {
                 remove_if_there(&self.fs, path)?;
-                deletion.files.pop();
+                deletion.big_files.pop();
             }
             return Ok(false);
         }
@@ -231,6 +263,7 @@ impl<F: Fs> DataDir<F> {
             topic: topic.to_owned(),
             dirs: Vec::new(),
             files: Vec::new(),
+            big_files: Vec::new(),
         };
         for entry in self.list(&self.root)? {
             let name = entry.name.to_str().and_then(parse_partition_dir);
@@ -241,9 +274,17 @@ impl<F: Fs> DataDir<F> {
                 continue;
             }
             let dir = self.root.join(&entry.name);
-            let ours = self.list(&dir)?.into_iter();
-            let ours = ours.filter(|file| entry_kind(file) != FileKind::Unknown);
-            deletion.files.extend(ours.map(|file| dir.join(file.name)));
+            for file in self.list(&dir)? {
+                let path = dir.join(&file.name);
+                match entry_kind(&file) {
+                    FileKind::Unknown => {}
+                    // The room of an index beyond its rows takes no blocks.
+                    _ if file.len > BIG_BYTES && is_log(&path) => {
+                        deletion.big_files.push((path, file.len))
+                    }
+                    _ => deletion.files.push(path),
+                }
+            }
             deletion.dirs.push(dir);
         }
         Ok(deletion)
