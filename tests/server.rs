@@ -9,25 +9,11 @@ mod harness;
 
 use std::io::{Read, Write};
 
-use harness::{Client, Server, Thread, seed};
+use harness::{BACKLOG_BYTES, Server, Thread, batch, seed};
 use mini_broker::broker::Settings;
 use mini_broker::fs::disk::DiskFs;
-use mini_broker::fs::mem::MemFs;
 use mini_broker::fs::{File, Fs, OpenMode, ReadAt};
 use mini_broker::storage::FsyncPolicy;
-
-const BACKLOG: u64 = 4 << 20;
-
-fn settings(fsync: FsyncPolicy) -> Settings {
-    Settings {
-        fsync,
-        ..Settings::new("/data")
-    }
-}
-
-fn in_memory(fsync: FsyncPolicy) -> Thread {
-    Thread::start(MemFs::new, settings(fsync), BACKLOG)
-}
 
 #[test]
 fn two_clients_see_each_others_records() {
@@ -47,7 +33,7 @@ fn two_clients_see_each_others_records() {
 
 #[test]
 fn a_missing_topic_of_the_brokers_own_is_not_to_be_created() {
-    let thread = in_memory(FsyncPolicy::Never);
+    let thread = Thread::in_memory(FsyncPolicy::Never);
     let mut client = thread.client();
     let reply = client.ask("READ missing 0");
     assert!(
@@ -63,7 +49,7 @@ fn a_missing_topic_of_the_brokers_own_is_not_to_be_created() {
 
 #[test]
 fn explain_does_not_claim_a_checksum_that_is_not_there() {
-    let thread = in_memory(FsyncPolicy::Never);
+    let thread = Thread::in_memory(FsyncPolicy::Never);
     let mut client = thread.client();
     for (version, words) in [(1, ", no crc"), (2, ", crc ok")] {
         assert_eq!(
@@ -104,24 +90,9 @@ fn script(random: &mut fastrand::Rng, requests: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A BATCH of so many records without keys.
-fn batch(topic: &str, count: usize) -> Vec<u8> {
-    let mut payload = Vec::new();
-    for n in 0..count {
-        let value = format!("of {count} number {n}");
-        payload.extend_from_slice(&(-1_i32).to_be_bytes());
-        payload.extend_from_slice(&i32::try_from(value.len()).unwrap().to_be_bytes());
-        payload.extend_from_slice(value.as_bytes());
-    }
-    let mut bytes = format!("BATCH {topic} {count} {}\n", payload.len()).into_bytes();
-    bytes.extend_from_slice(&payload);
-    bytes.push(b'\n');
-    bytes
-}
-
 /// What a fresh broker answers to the script when it comes in such pieces, and to its end.
 fn replies(pieces: impl Iterator<Item = Vec<u8>>, fsync: FsyncPolicy) -> Vec<u8> {
-    let server = in_memory(fsync);
+    let server = Thread::in_memory(fsync);
     let client = server.client();
     let mut writer = client.stream().try_clone().unwrap();
     let mut reader = client.stream().try_clone().unwrap();
@@ -147,7 +118,7 @@ fn pipelined_in_any_pieces_equals_one_after_another() {
     ] {
         let script = script(&mut random, 300);
         // One after another: each request goes when everything before it is answered, which a PING behind it tells.
-        let server = in_memory(fsync);
+        let server = Thread::in_memory(fsync);
         let mut client = server.client();
         let mut expected = Vec::new();
         for request in &script {
@@ -183,7 +154,7 @@ fn pipelined_in_any_pieces_equals_one_after_another() {
 #[test]
 fn a_read_behind_an_append_in_the_same_bytes_sees_it() {
     for fsync in [FsyncPolicy::Always, FsyncPolicy::Never] {
-        let server = in_memory(fsync);
+        let server = Thread::in_memory(fsync);
         let mut client = server.client();
         client
             .send("PUT t one\nREAD t 0 as=value\nPUT t two\nPING\nREAD t 1 as=value\nOFFSETS t\n");
@@ -230,7 +201,7 @@ fn a_slow_reader_stops_only_itself() {
 
 #[test]
 fn after_a_half_close_every_whole_line_is_answered() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     let mut client = server.client();
     client.send("PUT t one\nPING\nREAD t 0 as=value\nPUT t two\nPUT t three without its LF");
     client.half_close();
@@ -240,7 +211,7 @@ fn after_a_half_close_every_whole_line_is_answered() {
 
 #[test]
 fn half_a_request_and_gone_leaves_nothing() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     for half in [
         &b"PUT t half a line"[..],
         b"PRODUCE t -1 100\nhalf a value",
@@ -263,7 +234,7 @@ fn half_a_request_and_gone_leaves_nothing() {
 
 #[test]
 fn quit_ends_the_connection_and_nothing_behind_it_is_executed() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     let mut client = server.client();
     client.send("PUT t one\nQUIT\nPUT t two\n");
     assert_eq!(client.rest(), "OK 0 0\nOK\n");
@@ -272,7 +243,7 @@ fn quit_ends_the_connection_and_nothing_behind_it_is_executed() {
 
 #[test]
 fn a_web_page_and_a_binary_protocol_are_refused() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     let mut browser = server.client();
     browser.send("POST /x HTTP/1.1\r\nHost: a\r\n\r\nCREATE stolen\n");
     let reply = browser.rest();
@@ -289,7 +260,7 @@ fn a_web_page_and_a_binary_protocol_are_refused() {
 
 #[test]
 fn a_batch_far_larger_than_the_read_buffer_is_gathered() {
-    let server = in_memory(FsyncPolicy::Never);
+    let server = Thread::in_memory(FsyncPolicy::Never);
     let mut client = server.client();
     assert_eq!(client.ask("CREATE t"), "OK");
     let value = vec![b'z'; 1000];
@@ -380,203 +351,8 @@ fn a_fetch_of_what_is_not_in_memory_is_whole_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_tail_gets_records_as_they_come_until_it_is_stopped() {
-    let server = in_memory(FsyncPolicy::Always);
-    let (mut writer, mut tail) = (server.client(), server.client());
-    assert_eq!(writer.ask("PUT t before"), "OK 0 0");
-    assert_eq!(tail.ask("TAIL t"), "OK 1");
-    for n in 1..=50 {
-        assert_eq!(writer.ask(&format!("PUT t value {n}")), format!("OK 0 {n}"));
-        let line = tail.line();
-        assert!(
-            line.starts_with(&format!("{n}\t")) && line.ends_with(&format!("value {n}")),
-            "{line}"
-        );
-    }
-    assert_eq!(tail.ask("STOP"), "OK");
-    assert_eq!(writer.ask("PUT t after"), "OK 0 51");
-    assert_eq!(tail.ask("PING"), "OK PONG");
-}
-
-#[test]
-fn tails_that_share_lines_get_them_all() {
-    let server = in_memory(FsyncPolicy::Never);
-    let mut writer = server.client();
-    assert_eq!(writer.ask("CREATE t partitions=2"), "OK");
-    let mut tails: Vec<Client> = (0..60)
-        .map(|n| {
-            let mut tail = server.client();
-            let request = match n % 4 {
-                0 => "TAIL t/0 0",
-                1 => "TAIL t/0 0 as=json",
-                2 => "TAIL t/1 earliest",
-                _ => "TAIL t/* earliest",
-            };
-            assert!(tail.ask(request).starts_with("OK"));
-            tail
-        })
-        .collect();
-    for n in 0..300 {
-        let long = "x".repeat(if n % 10 == 0 { 20_000 } else { 5 });
-        writer.send(format!("PUT t/{} {n} {long}\n", n % 2));
-        writer.line();
-    }
-    for (n, tail) in tails.iter_mut().enumerate() {
-        let expected = if n % 4 == 3 { 300 } else { 150 };
-        let lines: Vec<String> = (0..expected).map(|_| tail.line()).collect();
-        assert!(
-            lines
-                .iter()
-                .all(|line| line.starts_with('{') == (n % 4 == 1)),
-            "its own form"
-        );
-        let mut numbers: Vec<usize> = lines.iter().map(|line| value_number(line)).collect();
-        numbers.sort_unstable();
-        let all: Vec<usize> = match n % 4 {
-            0 | 1 => (0..300).step_by(2).collect(),
-            2 => (1..300).step_by(2).collect(),
-            _ => (0..300).collect(),
-        };
-        assert_eq!(numbers, all, "tail {n}");
-        assert!(tail.is_silent());
-    }
-}
-
-/// The number that a line's value begins with.
-fn value_number(line: &str) -> usize {
-    let value = match line.split_once("\"value\":\"") {
-        Some((_, value)) => value,
-        None => line.rsplit('\t').next().unwrap(),
-    };
-    value.split(' ').next().unwrap().parse().unwrap()
-}
-
-#[test]
-fn a_slow_tail_stops_only_itself_and_misses_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(&dir.path().join("data"), &["--fsync", "never"]);
-    let (mut writer, mut slow, mut quick) = (server.client(), server.client(), server.client());
-    assert_eq!(writer.ask("CREATE t"), "OK");
-    assert_eq!(slow.ask("TAIL t 0"), "OK 0");
-    assert_eq!(quick.ask("TAIL t 0"), "OK 0");
-    let value = "v".repeat(50_000);
-    let count = 2000;
-    for n in 0..count {
-        assert_eq!(
-            writer.ask(&format!("PUT t {n} {value}")),
-            format!("OK 0 {n}")
-        );
-        assert_eq!(value_number(&quick.line()), n);
-    }
-    let resident = server.resident_bytes();
-    assert!(
-        resident < 64 << 20,
-        "the broker holds {resident} bytes for a slow tail of 100 MB"
-    );
-    for n in 0..count {
-        assert_eq!(value_number(&slow.line()), n);
-    }
-    assert_eq!(slow.ask("STOP"), "OK");
-}
-
-#[test]
-fn a_tail_goes_on_after_a_half_close() {
-    let server = in_memory(FsyncPolicy::Always);
-    let mut tail = server.client();
-    tail.send("CREATE t\nTAIL t\n");
-    tail.half_close();
-    assert_eq!(
-        (tail.line(), tail.line()),
-        ("OK".to_owned(), "OK 0".to_owned())
-    );
-    let mut writer = server.client();
-    assert_eq!(writer.ask("PUT t x"), "OK 0 0");
-    assert!(tail.line().ends_with("\tx"));
-}
-
-#[test]
-fn a_long_poll_waits_for_a_record_or_its_time() {
-    let server = in_memory(FsyncPolicy::Always);
-    let (mut reader, mut other) = (server.client(), server.client());
-    assert_eq!(other.ask("CREATE t"), "OK");
-    // What is pipelined behind it waits with it.
-    reader.send("READ t 0 wait=60000 as=value\nPING\n");
-    // The loop turns for others, and time passes, but not enough.
-    assert_eq!(other.ask("PING"), "OK PONG");
-    server.clock.advance(59_999);
-    assert_eq!(other.ask("PING"), "OK PONG");
-    assert_eq!(other.ask("PING"), "OK PONG");
-    assert!(reader.is_silent(), "it was answered before its time");
-    server.clock.advance(1);
-    assert_eq!(other.ask("PING"), "OK PONG");
-    assert_eq!(reader.line(), "OK 0 0 0 0");
-    assert_eq!(reader.line(), "OK PONG");
-
-    reader.send("FETCH t 0 wait=60000 min_bytes=1\n");
-    assert_eq!(other.ask("PING"), "OK PONG");
-    assert!(reader.is_silent());
-    assert_eq!(other.ask("PUT t x"), "OK 0 0");
-    assert!(reader.line().ends_with(" 0 1 1"), "a record ends the wait");
-}
-
-#[test]
-fn tails_that_are_far_behind_keep_no_long_poll_from_its_time() {
-    let server = in_memory(FsyncPolicy::Never);
-    let (mut reader, mut other) = (server.client(), server.client());
-    assert_eq!(other.ask("CREATE t"), "OK");
-    for _ in 0..64 {
-        other.send(batch("t", 20_000));
-        other.line();
-    }
-    let draining: Vec<_> = (0..8)
-        .map(|_| {
-            let mut tail = server.client();
-            assert!(tail.ask("TAIL t 0").starts_with("OK"));
-            let mut stream = tail.stream().try_clone().unwrap();
-            let drained = std::thread::spawn(move || {
-                let mut buffer = vec![0; 1 << 20];
-                while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
-            });
-            (tail, drained)
-        })
-        .collect();
-    reader.send("READ t latest wait=60000\n");
-    assert_eq!(other.ask("PING"), "OK PONG");
-    server.clock.advance(60_000);
-    for _ in 0..3 {
-        assert_eq!(other.ask("PING"), "OK PONG");
-    }
-    assert!(!reader.is_silent(), "three turns, and no answer");
-    assert_eq!(reader.line(), "OK 0 1280000 1280000");
-    for (tail, drained) in draining {
-        tail.stream().shutdown(std::net::Shutdown::Both).unwrap();
-        drained.join().unwrap();
-    }
-}
-
-#[test]
-fn a_client_that_leaves_while_it_waits_is_forgotten() {
-    let server = in_memory(FsyncPolicy::Always);
-    let mut other = server.client();
-    assert_eq!(other.ask("CREATE t"), "OK");
-    for request in ["READ t 0 wait=60000\n", "TAIL t\n"] {
-        let mut gone = server.client();
-        gone.send(request);
-        if request.starts_with("TAIL") {
-            assert_eq!(gone.line(), "OK 0");
-        }
-        // Unread bytes make the close a reset, which is noticed without a write.
-        assert_eq!(other.ask("PING"), "OK PONG");
-        drop(gone);
-    }
-    for n in 0..20 {
-        assert_eq!(other.ask("PUT t x"), format!("OK 0 {n}"));
-    }
-}
-
-#[test]
 fn what_is_not_in_order_on_one_connection_does_not_touch_another() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     let mut good = server.client();
     for n in 0..50 {
         let mut bad = server.client();
@@ -593,7 +369,7 @@ fn what_is_not_in_order_on_one_connection_does_not_touch_another() {
 
 #[test]
 fn a_refused_line_reaches_a_client_that_goes_on_sending() {
-    let server = in_memory(FsyncPolicy::Always);
+    let server = Thread::in_memory(FsyncPolicy::Always);
     let mut client = server.client();
     let mut writer = client.stream().try_clone().unwrap();
     // Much more than the limit, so that the broker answers while bytes are still on their way.
@@ -615,10 +391,10 @@ fn a_refused_line_reaches_a_client_that_goes_on_sending() {
 fn real_files_and_a_loop_in_a_thread_stop_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let settings = Settings::new(dir.path().join("data"));
-    let server = Thread::start(|| DiskFs, settings.clone(), BACKLOG);
+    let server = Thread::start(|| DiskFs, settings.clone(), BACKLOG_BYTES);
     assert_eq!(server.client().ask("PUT t x"), "OK 0 0");
     server.stop().unwrap();
     assert!(settings.data_dir.join("clean-shutdown").exists());
-    let server = Thread::start(|| DiskFs, settings, BACKLOG);
+    let server = Thread::start(|| DiskFs, settings, BACKLOG_BYTES);
     assert_eq!(server.client().list("OFFSETS t").1, ["0\t0\t1"]);
 }

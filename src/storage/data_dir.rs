@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod checkpoints;
+mod deletion;
 mod topic_files;
 
 use std::fmt;
@@ -27,7 +28,8 @@ use crate::fs::{Fs, OpenMode, move_directory_aside, read_file};
 use super::Error;
 
 pub use checkpoints::{Checkpoints, Offsets, read_checkpoint};
-pub use topic_files::{BIG_BYTES, CreateError, Deletion, Found, Loaded, TopicFile, topics_of};
+pub use deletion::{BIG_BYTES, Deletion};
+pub use topic_files::{CreateError, Found, Loaded, TopicFile, topics_of};
 
 /// The only format that this program reads and writes.
 pub const FORMAT: u32 = 1;

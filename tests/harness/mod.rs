@@ -23,11 +23,16 @@ use mini_broker::api::Now;
 use mini_broker::broker::{Broker, Settings};
 use mini_broker::clock::Clock;
 use mini_broker::fs::Fs;
+use mini_broker::fs::mem::MemFs;
 use mini_broker::net::{self, EventLoop, Limits};
 use mini_broker::protocol::line;
+use mini_broker::storage::FsyncPolicy;
 
 /// The binary under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_mini-broker");
+
+/// `--max-backlog-bytes` of a loop in a thread.
+pub const BACKLOG_BYTES: u64 = 4 << 20;
 
 /// A reply that takes longer fails the test.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -191,6 +196,15 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// Starts one in memory.
+    pub fn in_memory(fsync: FsyncPolicy) -> Self {
+        let settings = Settings {
+            fsync,
+            ..Settings::new("/data")
+        };
+        Self::start(MemFs::new, settings, BACKLOG_BYTES)
+    }
+
     /// Starts one over the file system that `fs` makes.
     pub fn start<F: Fs>(
         fs: impl FnOnce() -> F + Send + 'static,
@@ -339,6 +353,21 @@ impl Client {
         self.stream().set_nonblocking(false).unwrap();
         matches!(peeked, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
     }
+}
+
+/// A BATCH of so many records without keys.
+pub fn batch(topic: &str, count: usize) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for n in 0..count {
+        let value = format!("of {count} number {n}");
+        payload.extend_from_slice(&(-1_i32).to_be_bytes());
+        payload.extend_from_slice(&i32::try_from(value.len()).unwrap().to_be_bytes());
+        payload.extend_from_slice(value.as_bytes());
+    }
+    let mut bytes = format!("BATCH {topic} {count} {}\n", payload.len()).into_bytes();
+    bytes.extend_from_slice(&payload);
+    bytes.push(b'\n');
+    bytes
 }
 
 /// The seed of a random test: from `SEED`, else a fresh one; printed either way, and seen where the test fails.
