@@ -17,7 +17,7 @@ use super::session::{Session, Turn};
 use super::socket::{Peer, Socket};
 
 /// How many bytes a connection is sent in one turn at most.
-const WRITE_BUDGET: usize = 1024 * 1024;
+const WRITE_BUDGET: usize = 256 * 1024;
 
 /// Where the end of a connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
