@@ -32,6 +32,9 @@ const IDLE_CUTS_MAX: usize = 8;
 /// How many buffers are kept for the next peers.
 const SPARES_MAX: usize = 16;
 
+/// How far a range that is not in memory is asked for at once.
+const READ_AHEAD_BYTES: u64 = 1 << 20;
+
 /// How far [`Outbox::write_to`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
@@ -256,14 +259,17 @@ impl Outbox {
             Some(Cut {
                 piece: Piece::File(range),
                 ..
-            }) => range
-                .file
-                .is_resident(range.position, range.len.min(budget as u64)),
-            Some(Cut {
-                piece: Piece::Shared { .. },
-                ..
-            })
-            | None => Ok(true),
+            }) => {
+                let near = range.len.min(budget as u64);
+                let is_warm = range.file.is_resident(range.position, near)?;
+                let far = range.len.min(READ_AHEAD_BYTES);
+                if !is_warm && far > near {
+                    // Asks for what comes behind it, so that the disk works on while this is sent.
+                    range.file.is_resident(range.position, far)?;
+                }
+                Ok(is_warm)
+            }
+            Some(_) | None => Ok(true),
         }
     }
 

@@ -194,6 +194,8 @@ pub enum Advice {
     DontNeed,
     /// Pages will be read soon.
     WillNeed,
+    /// Nothing beyond what is read or asked for is to be read ahead.
+    Random,
 }
 
 /// Advises on a range of a file; a `len` of 0 reaches to its end.
@@ -205,6 +207,7 @@ pub fn advise(file: BorrowedFd<'_>, position: u64, len: u64, advice: Advice) -> 
     let advice = match advice {
         Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
         Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
+        Advice::Random => libc::POSIX_FADV_RANDOM,
     };
     // SAFETY: the descriptor is borrowed, so open; the call touches no memory of ours.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), at, len, advice) } {

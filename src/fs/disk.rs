@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::cell::Cell;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,6 +22,22 @@ pub struct DiskFs;
 #[derive(Debug)]
 pub struct DiskFile {
     file: fs::File,
+    coming: Cell<Coming>,
+}
+
+/// What was asked for last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Coming {
+    start: u64,
+    end: u64,
+    /// How often it was found missing since.
+    missed: u32,
+}
+
+impl Coming {
+    fn contains(self, position: u64) -> bool {
+        (self.start..self.end).contains(&position)
+    }
 }
 
 /// A mapping of such a file.
@@ -40,6 +57,12 @@ pub struct DiskLock {
 /// much as the read.
 const PROBE_BYTES: u64 = 64 * 1024;
 
+/// The steps where the pages are on their way: they come one by one.
+const PAGE_BYTES: u64 = 4096;
+
+/// What was asked for and is missing so often is asked for again: the memory may have been wanted for something else.
+const MISSES: u32 = 64;
+
 impl Fs for DiskFs {
     type File = DiskFile;
     type Lock = DiskLock;
@@ -55,6 +78,7 @@ impl Fs for DiskFs {
         };
         Ok(DiskFile {
             file: options.open(path)?,
+            coming: Cell::default(),
         })
     }
 
@@ -153,27 +177,47 @@ impl ReadAt for DiskFile {
 
     fn is_resident(&self, position: u64, len: u64) -> io::Result<bool> {
         let end = position.saturating_add(len);
-        let mut at = position;
+        let (mut at, mut last) = (position, position);
         while at < end {
             if !sys::is_byte_resident(self.file.as_fd(), at)? {
-                return self.read_ahead(at, end).map(|()| false);
+                // A probe that was there spoke for what is behind it, which this one belies.
+                return self.ask_for(last, end).map(|()| false);
             }
-            at = next_probe(at, end);
+            last = at;
+            let is_coming = self.coming.get().contains(at);
+            let step = if is_coming { PAGE_BYTES } else { PROBE_BYTES };
+            at = next_probe(at, end, step);
         }
         Ok(true)
     }
 }
 
 /// The probe after the one at `at`: a step on, but the last byte before the end.
-fn next_probe(at: u64, end: u64) -> u64 {
+fn next_probe(at: u64, end: u64, step: u64) -> u64 {
     if at + 1 == end {
         end
     } else {
-        (at + PROBE_BYTES).min(end - 1)
+        (at + step).min(end - 1)
     }
 }
 
 impl DiskFile {
+    /// Asks for a range unless it is on its way.
+    fn ask_for(&self, at: u64, end: u64) -> io::Result<()> {
+        let mut coming = self.coming.get();
+        if !coming.contains(at) || coming.end < end || coming.missed >= MISSES {
+            if coming.end == 0 {
+                // From here on it is said what is wanted; what the system would read ahead by itself stands in front of it in the disk's queue.
+                sys::advise(self.file.as_fd(), 0, 0, Advice::Random)?;
+            }
+            self.read_ahead(at, end)?;
+            (coming.start, coming.end, coming.missed) = (at, end, 0);
+        }
+        coming.missed += 1;
+        self.coming.set(coming);
+        Ok(())
+    }
+
     /// Asks for the range in steps, since the kernel cuts one request at its read-ahead window and forgets the rest.
     fn read_ahead(&self, mut at: u64, end: u64) -> io::Result<()> {
         while at < end {
@@ -294,7 +338,7 @@ mod tests {
         let mut probes = Vec::new();
         while at < 10 + 2 * PROBE_BYTES + 5 {
             probes.push(at);
-            at = next_probe(at, 10 + 2 * PROBE_BYTES + 5);
+            at = next_probe(at, 10 + 2 * PROBE_BYTES + 5, PROBE_BYTES);
         }
         assert_eq!(
             probes,
