@@ -11,9 +11,12 @@ use crate::fs::{Fs, ReadAt};
 use crate::record::{Records, StoredRecord};
 
 use super::log::Log;
-use super::lookup::{Found, Located, Trail, View};
+use super::lookup::{Found, LOOKUP_CHUNK_BYTES, Located, Trail, View};
 use super::window::Window;
 use super::{Error, Fetched, ReadOutcome};
+
+/// Fetches of fewer bytes are not worth a look ahead.
+const LOOK_AHEAD_BYTES: u64 = 64 * 1024;
 
 /// What a read has given so far, and may give.
 struct Give<'o> {
@@ -138,6 +141,9 @@ impl<F: Fs> Log<F> {
                 None if has_gap => view.end_offset(window)?,
                 None => view.bounds.upper,
             };
+            if max_bytes >= LOOK_AHEAD_BYTES {
+                look_ahead(view, end, max_bytes);
+            }
             Ok((Rc::clone(view.log), end, next))
         })?;
         self.lent.remember(base, &file);
@@ -364,6 +370,25 @@ fn fetch_end<F: Fs>(
         last = head.last_offset;
     }
     Ok((view.limit, None))
+}
+
+/// Asks for the head at which the fetch after this one will end, if that is not in memory: who catches up from the disk asks next for what
+/// follows, and the lookup of its end would hold the loop up behind all that was asked for before.
+fn look_ahead<F: Fs>(view: &View<'_, F>, end: u64, max_bytes: u64) {
+    let end_max = end.saturating_add(max_bytes);
+    let (beyond, _) = view
+        .index
+        .partition_point(|row| u64::from(row.position) <= end_max);
+    let row = beyond
+        .checked_sub(1)
+        .and_then(|number| view.index.get(number));
+    if let Some(position) = row.map(|row| u64::from(row.position))
+        && position > end
+    {
+        // Where the system does not tell, the next fetch will.
+        let len = (LOOKUP_CHUNK_BYTES as u64).min(view.limit.saturating_sub(position));
+        let _ = view.log.is_resident(position, len);
+    }
 }
 
 /// The end of a fetch of all that is left of a segment. The last heads are looked at: behind the entries of a sealed segment there may be bytes of
