@@ -401,6 +401,22 @@ fn a_topic_that_grows_or_goes_is_told() {
 }
 
 #[test]
+fn a_consumer_that_breaks_the_protocol_gives_its_partitions_back_at_once() {
+    let server = start();
+    let mut admin = server.client();
+    assert_eq!(admin.ask("CREATE t partitions=2"), "OK");
+    // What it is owed does not fit into its socket, and it reads nothing.
+    let value = "x".repeat(60_000);
+    for _ in 0..300 {
+        put(&mut admin, "t/0", &[&value]);
+    }
+    let mut first = consume(server.client(), "g t", "0,1");
+    first.send("BATCH t 1 3\nabcd\n");
+    let mut second = consume(server.client(), "g t", "0,1");
+    assert_eq!(record(&mut second), (0, 0));
+}
+
+#[test]
 fn a_group_that_nobody_uses_is_forgotten() {
     let server = start_with(&[("offsets.retention.minutes", "10")]);
     let mut admin = server.client();

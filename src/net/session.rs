@@ -489,8 +489,14 @@ impl Session {
                 self.state = State::Closing;
             }
         }
-        if self.state == State::Closing && !self.input.is_empty() {
-            self.input = Input::default();
+        if self.state == State::Closing {
+            // Its partitions are for others at once, not when it has taken what it is owed.
+            if self.codec.is_consuming() {
+                broker.stop(self.id);
+            }
+            if !self.input.is_empty() {
+                self.input = Input::default();
+            }
         }
     }
 }
