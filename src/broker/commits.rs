@@ -118,10 +118,11 @@ impl<F: Fs> Broker<F> {
         let Some(topic) = id.and_then(|id| self.topics.get(id)) else {
             return;
         };
-        self.groups.set_time(now.wall_ms);
+        // Until all are read there is no time: a group was last used when it committed last, not when the broker starts.
         for key in topic.partitions.clone() {
             self.load_partition(key, now);
         }
+        self.groups.set_time(now.wall_ms);
         let (mut lost, mut count) = (Vec::new(), 0);
         for (id, share) in self.groups.iter() {
             let topic = self.topics.find(share.topic.as_bytes());
@@ -206,7 +207,7 @@ impl<F: Fs> Broker<F> {
             return;
         };
         match self.groups.share(group, topic, now.mono) {
-            Ok(id) => self.groups.load(
+            Ok(id) => self.groups.set(
                 id,
                 partition,
                 Commit {

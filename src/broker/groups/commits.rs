@@ -215,13 +215,6 @@ impl Groups {
         self.remove(id, partition);
     }
 
-    /// What a start found on the disk.
-    pub(in crate::broker) fn load(&mut self, id: ShareId, partition: u32, commit: Commit) {
-        let wall_ms = std::mem::replace(&mut self.wall_ms, i64::MIN);
-        self.set(id, partition, commit);
-        self.wall_ms = wall_ms;
-    }
-
     /// A record of the topic says that this was forgotten.
     pub(in crate::broker) fn remove(&mut self, id: ShareId, partition: u32) {
         if let Some(share) = self.shares.get_mut(id.0)
