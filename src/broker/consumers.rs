@@ -111,7 +111,6 @@ impl<F: Fs> Broker<F> {
         let done = member.acknowledge(partition, below, now.mono);
         let is_woken = was_full && member.room() > 0;
         let deadline = member.deadline();
-        let has = member.numbers();
         self.delayed.set_deadline(connection, deadline);
         if is_woken {
             self.delayed.wake_one(connection);
@@ -122,6 +121,8 @@ impl<F: Fs> Broker<F> {
         });
         let pending = match done {
             Acknowledged::NotHeld => {
+                let member = self.groups.member(connection);
+                let has = member.map_or_else(String::new, |member| member.numbers());
                 return Err(not_assigned(format!(
                     "partition {partition} is not this connection's; it has {has}"
                 )));

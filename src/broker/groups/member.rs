@@ -77,6 +77,8 @@ pub(in crate::broker) struct Member {
     is_told_full: bool,
     /// Since when it has records and acknowledges none.
     idle_since: Option<Duration>,
+    /// The same before it had to give back the last partition of which it has some.
+    parted_idle_since: Option<Duration>,
 }
 
 impl Member {
@@ -95,6 +97,7 @@ impl Member {
             is_untold: true,
             is_told_full: false,
             idle_since: None,
+            parted_idle_since: None,
         }
     }
 
@@ -118,6 +121,9 @@ impl Member {
             },
         };
         self.inflight += held.window.len();
+        if self.inflight > 0 && self.idle_since.is_none() {
+            self.idle_since = self.parted_idle_since;
+        }
         self.held.insert(place, held);
         self.is_untold = true;
     }
@@ -130,8 +136,11 @@ impl Member {
         self.inflight = self.inflight.saturating_sub(held.window.len());
         self.is_untold = true;
         self.turn = 0;
+        if self.room() > 0 {
+            self.is_told_full = false;
+        }
         if self.inflight == 0 {
-            self.idle_since = None;
+            self.parted_idle_since = self.idle_since.take().or(self.parted_idle_since);
         }
         self.parted.push(held);
         sent
@@ -143,6 +152,7 @@ impl Member {
             return None;
         }
         self.parted.clear();
+        self.parted_idle_since = None;
         Some(self.held.iter().map(|held| held.number).collect())
     }
 

@@ -203,6 +203,50 @@ fn what_a_deleted_topic_had_committed_is_forgotten_though_the_disk_is_full_for_a
 }
 
 #[test]
+fn a_group_is_as_old_as_its_last_commit_however_often_the_broker_starts() {
+    let mut rig = rig_with(FsyncPolicy::Always, 3);
+    let start = rig.now();
+    rig.clock.set(Now {
+        wall_ms: start.wall_ms - 1_000_000,
+        ..start
+    });
+    commit_at(&mut rig, "g", 3);
+    let mut rig = rig.restarted();
+    assert_eq!(rig.now(), start);
+    let week = Duration::from_hours(7 * 24);
+    rig.later(week.checked_sub(Duration::from_secs(1_200)).unwrap());
+    assert_eq!(rig.stat("groups"), 1);
+    rig.later(Duration::from_secs(400));
+    assert_eq!(rig.stat("groups"), 0, "a week and 200 s after its commit");
+}
+
+#[test]
+fn a_partition_that_comes_back_untold_brings_its_time_to_acknowledge_with_it() {
+    let mut rig = Rig::new(FsyncPolicy::Never);
+    rig.create("t", 2, &[]);
+    rig.put("t/1", "x");
+    let request = Request::Consume(Consume {
+        ack_wait: Some(Duration::from_secs(5)),
+        ..CONSUME
+    });
+    for connection in [ALICE, BOB] {
+        let outcome = rig.handle(connection, &request);
+        assert!(matches!(outcome, Outcome::Streaming(Response::Consuming)));
+        if connection == ALICE {
+            assert_eq!(news(&mut rig, ALICE).len(), 2);
+            rig.pass(Duration::from_secs(2));
+        }
+    }
+    rig.broker.forget(BOB);
+    assert!(
+        matches!(&*news(&mut rig, ALICE), [TailEvent::Assigned(numbers)] if **numbers == [0, 1])
+    );
+    let due = rig.now().mono + Duration::from_secs(3);
+    let member = rig.broker.groups.member(ALICE).expect("it consumes");
+    assert_eq!(member.deadline(), Some(due));
+}
+
+#[test]
 fn committed_offsets_are_compacted_like_any_other_records() {
     let mut rig = rig_with(FsyncPolicy::Never, 3);
     let group = "g".repeat(249);
