@@ -11,7 +11,7 @@ use crate::record::Records;
 use crate::storage::{Error, Log};
 
 use super::delayed_fetch::Wait;
-use super::groups::{Acknowledged, Leave, Next, ShareId, Ticket, check_name};
+use super::groups::{Acknowledged, Leave, Member, Next, ShareId, Ticket, check_name};
 use super::reads::TAIL_BYTES;
 use super::{Broker, Outcome, Resumed, errors};
 
@@ -122,7 +122,7 @@ impl<F: Fs> Broker<F> {
         let pending = match done {
             Acknowledged::NotHeld => {
                 let member = self.groups.member(connection);
-                let has = member.map_or_else(String::new, |member| member.numbers());
+                let has = member.map_or_else(String::new, Member::numbers);
                 return Err(not_assigned(format!(
                     "partition {partition} is not this connection's; it has {has}"
                 )));

@@ -10,7 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
@@ -70,6 +70,8 @@ pub(super) struct Deletions<F: Fs> {
     resting_until: Duration,
     /// Files that have a name until a time, and a number to tell those of one time apart.
     doomed: BTreeMap<(Duration, u64), Doomed<F>>,
+    /// Whose each of their names is: a segment that is cleaned twice leaves the same name twice, and the first file loses it.
+    owners: HashMap<PathBuf, u64>,
     serial: u64,
 }
 
@@ -89,6 +91,7 @@ impl<F: Fs> Deletions<F> {
             due: Duration::ZERO,
             resting_until: Duration::ZERO,
             doomed: BTreeMap::new(),
+            owners: HashMap::new(),
             serial: 0,
         }
     }
@@ -96,6 +99,9 @@ impl<F: Fs> Deletions<F> {
     /// Files that go at a time.
     pub(super) fn doom(&mut self, paths: Vec<PathBuf>, lent: Vec<Weak<F::File>>, due: Duration) {
         self.serial += 1;
+        for path in &paths {
+            self.owners.insert(path.clone(), self.serial);
+        }
         self.doomed
             .insert((due, self.serial), Doomed { paths, lent });
     }
@@ -106,6 +112,8 @@ impl<F: Fs> Deletions<F> {
             let path = doomed.paths.first();
             path.is_some_and(|path| path.parent() != Some(directory))
         });
+        self.owners
+            .retain(|path, _| path.parent() != Some(directory));
     }
 
     /// Files that wait for their end.
@@ -190,11 +198,15 @@ impl<F: Fs> Deletions<F> {
         }
         let mut doomed = entry.remove();
         while let Some(path) = doomed.paths.pop() {
+            if self.owners.get(&path) != Some(&serial) {
+                continue;
+            }
             match end_file(fs, &path, are_held(&doomed.lent)) {
                 Ok(End::Gone) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => log::warn!("{} stays until the next start: {error}", path.display()),
                 Ok(end) => {
+                    // It keeps its number, and so its names.
                     let due = match end {
                         End::Held => mono + HELD_RETRY,
                         End::Shortened | End::Gone => due,
@@ -204,6 +216,7 @@ impl<F: Fs> Deletions<F> {
                     return;
                 }
             }
+            self.owners.remove(&path);
         }
     }
 }
@@ -253,4 +266,44 @@ fn end_file<F: Fs>(fs: &F, path: &Path, is_lent: bool) -> io::Result<End> {
     }
     fs.remove_file(path)?;
     Ok(End::Gone)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::fs::mem::MemFs;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_name_that_is_left_twice_is_that_of_the_second_file() {
+        let fs = MemFs::new();
+        let path = Path::new("/a.log.deleted");
+        let mut deletions = Deletions::<MemFs>::new();
+        let log = |len| {
+            let _ = fs.remove_file(path);
+            let file = Rc::new(fs.open(path, OpenMode::CreateNew).unwrap());
+            file.set_len(len).unwrap();
+            file
+        };
+        let first = log(3 * SLICE_BYTES);
+        let lent = vec![Rc::downgrade(&first)];
+        deletions.doom(vec![path.to_owned()], lent, SECOND);
+        let second = log(2 * SLICE_BYTES);
+        let lent = vec![Rc::downgrade(&second)];
+        deletions.doom(vec![path.to_owned()], lent, 2 * SECOND);
+        drop(first);
+        deletions.work(&fs, SECOND);
+        deletions.work(&fs, SECOND);
+        assert_eq!(second.len().unwrap(), 2 * SLICE_BYTES, "it is being sent");
+        assert_eq!(deletions.next_deadline(), Some(2 * SECOND));
+        drop(second);
+        for _ in 0..3 {
+            deletions.work(&fs, 2 * SECOND);
+        }
+        assert!(!fs.exists(path).unwrap());
+        assert_eq!(deletions.next_deadline(), None);
+        assert!(deletions.owners.is_empty());
+    }
 }
