@@ -260,7 +260,11 @@ impl File for DiskFile {
     }
 
     fn finish_writeback(&self, position: u64, len: u64) -> io::Result<()> {
-        sys::finish_writeback(self.file.as_fd(), position, len)
+        match sys::finish_writeback(self.file.as_fd(), position, len) {
+            // Not every file system and sandbox has the call.
+            Err(e) if is_missing_call(&e) => self.file.sync_data(),
+            result => result,
+        }
     }
 
     fn drop_cache(&self) {
@@ -274,6 +278,14 @@ impl File for DiskFile {
             map: RawMap::new(&self.file, len)?,
         })
     }
+}
+
+/// Whether a call was refused as such, and not for what it was to do.
+fn is_missing_call(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+    )
 }
 
 impl Map for DiskMap {
