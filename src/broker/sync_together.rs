@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::time::Duration;
 
 use crate::api::PartitionKey;
@@ -103,10 +104,17 @@ impl<F: Fs> Broker<F> {
         }
         let started = clock.now().mono;
         if let Err(error) = self.fs.sync_all(&self.settings.data_dir) {
-            // Each file's own sync tells which of them it was.
-            let data_dir = self.settings.data_dir.display();
-            log::warn!("syncfs of {data_dir} failed: {error}");
-            self.together.rest();
+            if error.kind() == io::ErrorKind::Unsupported {
+                self.together.rest();
+                return;
+            }
+            // It does not say whose bytes were lost, and a later sync of them may succeed.
+            for &key in dirty {
+                if let Some(partition) = self.partitions.get_mut(key) {
+                    let error = partition.log.sync_failed(&error);
+                    self.fail_sync(key, &error);
+                }
+            }
             return;
         }
         let took = clock.now().mono.saturating_sub(started);

@@ -211,6 +211,17 @@ impl<F: Fs> Log<F> {
         Ok(())
     }
 
+    /// A sync of the whole file system failed: what this partition has written since its last may be lost, and a later sync would not say so.
+    /// The partition is read-only from here on. Returns the error that a sync of its own would have given.
+    pub fn sync_failed(&mut self, error: &std::io::Error) -> Error {
+        if self.is_read_only {
+            return Error::ReadOnly;
+        }
+        self.turn_read_only("syncfs", error);
+        let source = std::io::Error::new(error.kind(), error.to_string());
+        Error::io("syncfs", &self.dir)(source)
+    }
+
     fn note_durable(&self) {
         let (topic, offset) = (&self.topic, self.durable.offset);
         let checkpoints = &self.context.checkpoints;

@@ -377,6 +377,41 @@ fn many_partitions_of_a_turn_are_durable_by_one_sync() {
     }
 }
 
+/// FORMAT, rule 9.
+#[test]
+fn a_failed_sync_of_many_counts_for_each_of_them() {
+    let partitions = u32::try_from(TOGETHER_MIN).unwrap();
+    let mut counts = Vec::new();
+    for at in 0.. {
+        let mut rig = Rig::new(FsyncPolicy::Always);
+        rig.create("a", partitions + 1, &[]);
+        let runs = append_to_many(&mut rig, partitions);
+        rig.fail_at(at, FaultKind::Io);
+        rig.flush();
+        if rig.fs.struck() == 0 {
+            break;
+        }
+        rig.fs.disarm();
+        let is_bad = |run: &&Run| rig.broker.verdict(run).good_below <= run.first_offset;
+        let failed: Vec<u32> = runs
+            .iter()
+            .filter(is_bad)
+            .map(|run| run.partition)
+            .collect();
+        rig.broker.end_turn();
+        counts.push(failed.len());
+        if failed.len() > 1 {
+            for number in failed {
+                let error = rig.append(&format!("a/{number}"), None, "y").unwrap_err();
+                assert_eq!(error.code, ErrorCode::ReadOnly);
+            }
+        }
+        assert_eq!(rig.put(&format!("a/{partitions}"), "x").1, 0);
+    }
+    counts.retain(|&count| count > 1);
+    assert_eq!(counts, [TOGETHER_MIN], "one call is the sync");
+}
+
 #[test]
 fn a_failure_while_many_are_synced_loses_nothing_that_was_acknowledged() {
     let partitions = u32::try_from(TOGETHER_MIN).unwrap() + 1;
