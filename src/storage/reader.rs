@@ -12,6 +12,7 @@ use crate::record::{Records, StoredRecord};
 
 use super::log::Log;
 use super::lookup::{Found, LOOKUP_CHUNK_BYTES, Located, Trail, View};
+use super::offset_index::OffsetRow;
 use super::window::Window;
 use super::{Error, Fetched, ReadOutcome};
 
@@ -340,12 +341,7 @@ fn fetch_end<F: Fs>(
             whole_rest(view, window, found)
         };
     }
-    let (beyond, _) = view
-        .index
-        .partition_point(|row| u64::from(row.position) <= end_max);
-    let row = beyond
-        .checked_sub(1)
-        .and_then(|number| view.index.get(number));
+    let row = last_row(view, end_max);
     if let Some(row) = row.filter(|row| u64::from(row.position) > start) {
         let position = u64::from(row.position);
         let offset = view.bounds.base + i64::from(row.relative);
@@ -372,16 +368,18 @@ fn fetch_end<F: Fs>(
     Ok((view.limit, None))
 }
 
+/// The last row of an index at or before a position.
+fn last_row<F: Fs>(view: &View<'_, F>, position_max: u64) -> Option<OffsetRow> {
+    let (beyond, _) = view
+        .index
+        .partition_point(|row| u64::from(row.position) <= position_max);
+    view.index.get(beyond.checked_sub(1)?)
+}
+
 /// Asks for the head at which the fetch after this one will end, if that is not in memory: who catches up from the disk asks next for what
 /// follows, and the lookup of its end would hold the loop up behind all that was asked for before.
 fn look_ahead<F: Fs>(view: &View<'_, F>, end: u64, max_bytes: u64) {
-    let end_max = end.saturating_add(max_bytes);
-    let (beyond, _) = view
-        .index
-        .partition_point(|row| u64::from(row.position) <= end_max);
-    let row = beyond
-        .checked_sub(1)
-        .and_then(|number| view.index.get(number));
+    let row = last_row(view, end.saturating_add(max_bytes));
     if let Some(position) = row.map(|row| u64::from(row.position))
         && position > end
     {
@@ -400,12 +398,7 @@ fn whole_rest<F: Fs>(
 ) -> io::Result<(u64, Option<i64>)> {
     let mut position = found.position + u64::from(found.head.length);
     let mut last = found.head.last_offset;
-    let (rows, _) = view
-        .index
-        .partition_point(|row| u64::from(row.position) < view.limit);
-    if let Some(row) = rows
-        .checked_sub(1)
-        .and_then(|number| view.index.get(number))
+    if let Some(row) = last_row(view, view.limit.saturating_sub(1))
         && u64::from(row.position) > position
         && let Ok(head) = view
             .bounds
